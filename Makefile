@@ -6,7 +6,12 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 PYTEST = $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
-AUDIT := audit-tests audit-studies audit-examples audit-coverage
+AUDIT := audit-tests audit-studies audit-examples audit-coverage audit-floors audit-pythons
+
+# What every version has to do: tables in, rules, proofs, models of other libraries, files and commands.
+CORE := tests/tables tests/rules tests/solvers tests/guarantees tests/certificates tests/programs tests/doors tests/export tests/test_package.py
+FOR_TESTS := hypothesis jsonschema lightgbm polars pytest pytest-xdist xgboost-cpu
+PYTHONS ?= python3.10 python3.12 python3.13
 
 .PHONY: demo test audit $(AUDIT) format lint types layers setup checker smoke sbom licenses clean docs
 
@@ -55,6 +60,24 @@ audit-examples: $(READY)
 
 audit-coverage: $(READY)
 	$(PYTEST) -m "not audit" --cov --cov-report=term:skip-covered --cov-fail-under=95
+
+# The lowest versions that pyproject.toml allows, in an environment of their own. They may warn about each other.
+audit-floors: build/floors/.ready
+	build/floors/bin/python -m pytest -q -n $(WORKERS) -W default -m "not audit" $(CORE) tests/end_to_end
+
+build/floors/.ready: pyproject.toml constraints.txt packaging/floors.py
+	$(PYTHON) packaging/floors.py build/floors $(FOR_TESTS)
+	touch build/floors/.ready
+
+# Other versions of Python, with the newest packages and without torch: what needs it is skipped, and listed.
+audit-pythons:
+	for python in $(PYTHONS); do \
+	    $$python -c pass 2> /dev/null || { echo "$$python is not there: not tried."; continue; }; \
+	    place=build/$$($$python -c "import sys; print('python%d.%d' % sys.version_info[:2])"); \
+	    $$python -m venv $$place && \
+	    $$place/bin/python -m pip install --quiet --disable-pip-version-check -e ".[onnx,parquet]" $(FOR_TESTS) && \
+	    $$place/bin/python -m pytest -q -n $(WORKERS) -W default -m "not audit" $(CORE) || exit 1; \
+	done
 
 $(VENV)/.audit: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[audit]"

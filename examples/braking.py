@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sklearn.model_selection import train_test_split
 
-from smle import SafeRegressor, Specification, load
+from smle import NetworkRegressor, SafeRegressor, Specification, load
 from smle.baselines import violation_rate
 from smle.demo import BRAKING_RULES, braking_data
 from smle.estimators import without_rules
@@ -23,8 +23,12 @@ def main(*, rows: int = 6000, max_epochs: int = 200) -> dict[str, float]:
     train, test = train_test_split(braking_data(rows), random_state=0)
     inputs = list(spec.columns)
 
-    plain = SafeRegressor(without_rules(spec), max_epochs=max_epochs, random_state=0).fit(train[inputs], train["brake"])
-    safe = SafeRegressor(spec, max_epochs=max_epochs, random_state=0).fit(train[inputs], train["brake"])
+    plain = SafeRegressor(without_rules(spec), NetworkRegressor(max_epochs=max_epochs), random_state=0).fit(
+        train[inputs], train["brake"]
+    )
+    safe = SafeRegressor(spec, NetworkRegressor(max_epochs=max_epochs), random_state=0).fit(
+        train[inputs], train["brake"]
+    )
     print(safe.certificate_)
 
     broken = {}

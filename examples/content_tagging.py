@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from smle import SafeClassifier, Specification
+from smle import NetworkClassifier, SafeClassifier, Specification
 from smle.baselines import violation_rate
 
 LABELS = ["animal", "dog", "cat", "indoor", "beach", "night"]
@@ -36,7 +36,7 @@ def main(*, rows: int = 4000, max_epochs: int = 100) -> float:
     spec = Specification.build(inputs=dict.fromkeys(FEATURES, (-1, 1)), labels=LABELS, rules=RULES)
     features, tags = pictures(rows)
     # Labels that are tied together are decided best by a network that was trained freely and corrected at the end.
-    model = SafeClassifier(spec, max_epochs=max_epochs, enforcement="correct", random_state=0).fit(features, tags)
+    model = SafeClassifier(spec, NetworkClassifier(max_epochs=max_epochs), random_state=0).fit(features, tags)
     print(model.certificate_)
     found = model.predict(features)
     assert ((model.predict_proba(features) >= 0.5) == found).all()

@@ -17,7 +17,7 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from smle import SafeRegressor, Specification
+from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.baselines import violation_rate
 
 RULES = Path(__file__).with_name("energy.yaml")
@@ -74,7 +74,7 @@ def main(*, rows: int = 6000, max_epochs: int = 200, max_iter: int = 100) -> dic
     X, y, new, later = inputs[:known], truth[:known], inputs[known:], truth[known:]
     broken = {"operators": violation_rate(spec, new, later)}
     models = {
-        "network": SafeRegressor(spec, max_epochs=max_epochs, random_state=0),
+        "network": SafeRegressor(spec, NetworkRegressor(max_epochs=max_epochs), random_state=0),
         "gradient boosting": SafeRegressor(spec, estimator=boosting(max_iter)),
     }
     for name, model in models.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from smle import SafeClassifier, Specification
+from smle import NetworkClassifier, SafeClassifier, Specification
 from smle.baselines import violation_rate
 
 RULES = Path(__file__).with_name("hospital.yaml")
@@ -70,7 +70,9 @@ def main(*, rows: int = 6000, max_epochs: int = 100) -> dict[str, float]:
     orders = [item.name for item in spec.outputs]
     inputs, truth = table.drop(columns=orders), table[orders]
     half = rows // 2
-    model = SafeClassifier(spec, max_epochs=max_epochs, random_state=0).fit(inputs[:half], truth[:half])
+    model = SafeClassifier(spec, NetworkClassifier(max_epochs=max_epochs), random_state=0).fit(
+        inputs[:half], truth[:half]
+    )
     model.certificate_.check()
     new = inputs[half:]
     print(f"share of correct orders: {model.label_accuracy(new, truth[half:]):.4f}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from smle import SafeRegressor, Specification
+from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.baselines import violation_rate
 
 RULES = """
@@ -56,7 +56,7 @@ def main(*, rows: int = 5000, max_epochs: int = 200) -> float:
     spec = Specification.from_yaml(RULES)
     table = patients(rows)
     inputs = table.drop(columns="dose")
-    model = SafeRegressor(spec, max_epochs=max_epochs, random_state=0).fit(inputs, table["dose"])
+    model = SafeRegressor(spec, NetworkRegressor(max_epochs=max_epochs), random_state=0).fit(inputs, table["dose"])
     print(f"R2 {model.score(inputs, table['dose']):.4f}")
     print(f"The data break a rule in {violation_rate(spec, inputs, table['dose']):.1%} of rows")
 

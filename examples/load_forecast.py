@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import TimeSeriesSplit, cross_val_score
 
-from smle import SafeRegressor, Specification
+from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.baselines import violation_rate
 from smle.rules import bounded_change, rule
 
@@ -51,7 +51,7 @@ def main(*, hours: int = 4000, max_epochs: int = 150) -> float:
     spec, table = specification(), history(hours)
     inputs, targets = table[list(spec.columns)], table[AHEAD]
     print(f"The history breaks a rule in {violation_rate(spec, inputs, targets):.1%} of rows")
-    model = SafeRegressor(spec, max_epochs=max_epochs, random_state=0)
+    model = SafeRegressor(spec, NetworkRegressor(max_epochs=max_epochs), random_state=0)
     scores = cross_val_score(model, inputs, targets, cv=TimeSeriesSplit(3))
     print("R2 on later hours:", ", ".join(f"{score:.3f}" for score in scores))
     model.fit(inputs, targets)

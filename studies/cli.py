@@ -176,7 +176,7 @@ def reproduce(
     Example: python -m studies reproduce synthetic --preset paper --task n2-medium-P3 -o reproduction/
     """
     resume = f"finished jobs are in {output}/jobs; run the same command again to go on."
-    with reported(interrupted=resume):
+    with reported(interrupted=lambda: resume):
         from studies.experiments.presets import BENCHMARKS, PRESETS
         from studies.experiments.reproduce import reproduce as run
 

@@ -1,9 +1,9 @@
 """The paper's mixed-integer programs, and what a head can reach as one: references for what smle decides faster.
 
 Columns for x, z and y = W z + V x + b. Constant bounds are column bounds. Free affine bounds need one binary per unit
-where the sign of u - l is open (the deployed clip gives u where l > u):
+where the sign of u - l is open (the clip gives l where l > u):
 
-    z <= u(x),    z >= l(x) - M B,    z >= u(x) - M (1 - B).
+    z >= l(x),    z <= u(x) + M B,    z <= l(x) + M (1 - B).
 
 Networks need one binary per ReLU whose sign is open.
 """
@@ -128,8 +128,7 @@ class ReachModel:
             flat = np.zeros((bounds.width, len(self.x)), dtype=np.float32)
             return self._embedding(Bounds(bounds.lower, bounds.upper, flat, flat))
         if isinstance(bounds, Bounds) and bounds.slopes is None:
-            upper = bounds.upper.astype(np.float64)
-            lower = np.minimum(bounds.lower.astype(np.float64), upper)
+            lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
             return self.variables(lower, upper), lower, upper
         if isinstance(bounds, Bounds) and (slopes := bounds.slopes) is not None:
             offsets = [bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)]
@@ -149,28 +148,28 @@ class ReachModel:
         self, lower: tuple[Columns, Array, Array], upper: tuple[Columns, Array, Array], lowest: Array, highest: Array,
         ends: Sequence[tuple[Array, Array]],
     ) -> tuple[Columns, Array, Array]:  # fmt: skip
-        """Add z between two sides (columns, matrix, offset), u where l > u; l - u lies in [lowest, highest]."""
+        """Add z between two sides (columns, matrix, offset), l where l > u; l - u lies in [lowest, highest]."""
         (low_columns, L, l0), (high_columns, U, u0) = lower, upper
-        z_low, z_high = np.minimum(ends[0][0], ends[1][0]), ends[1][1]
+        z_low, z_high = ends[0][0], np.maximum(ends[0][1], ends[1][1])
         z = self.variables(z_low, z_high)
         eye = np.eye(len(z))
-        self.rows([(z, eye), (high_columns, -U)], -np.inf, u0)
+        self.rows([(z, eye), (low_columns, -L)], l0, np.inf)
         if self._as_printed:
             highest, lowest = np.maximum(highest, 1e-6), np.minimum(lowest, -1e-6)
         crossed = highest > 0
         never = np.flatnonzero(~crossed)
         if len(never):
-            self.rows([(z, eye[never]), (low_columns, -L[never])], l0[never], np.inf)
+            self.rows([(z, eye[never]), (high_columns, -U[never])], -np.inf, u0[never])
         always = np.flatnonzero(crossed & (lowest >= 0))
         if len(always):
-            self.rows([(z, eye[always]), (high_columns, -U[always])], u0[always], np.inf)
+            self.rows([(z, eye[always]), (low_columns, -L[always])], -np.inf, l0[always])
         some = np.flatnonzero(crossed & (lowest < 0))
         if len(some):
             binary = self.variables(np.zeros(len(some)), np.ones(len(some)), binary=True)
             big, other = np.diag(highest[some]), np.diag(-lowest[some])
-            self.rows([(z, eye[some]), (low_columns, -L[some]), (binary, big)], l0[some], np.inf)
-            right = u0[some] + lowest[some]
-            self.rows([(z, eye[some]), (high_columns, -U[some]), (binary, -other)], right, np.inf)
+            self.rows([(z, eye[some]), (high_columns, -U[some]), (binary, -big)], -np.inf, u0[some])
+            right = l0[some] - lowest[some]
+            self.rows([(z, eye[some]), (low_columns, -L[some]), (binary, other)], -np.inf, right)
         return z, z_low, z_high
 
     def _hidden(self, layers: Sequence[Layer]) -> tuple[Columns, Array, Array]:
@@ -372,12 +371,9 @@ def largest_sum(head: Head, problem: HeadProblem) -> tuple[Search, int]:
     part = problem.parts[p] if problem.parts else None
     if search.found is None or part is None or not len(part.exclusions):
         return search, p
-    box = problem.envelope
-    lower, upper = box.lower.astype(np.float32), box.upper.astype(np.float32)
-    bounds = Bounds(lower, upper)
-    if box.lower_slope is not None and box.upper_slope is not None:
-        bounds = Bounds(lower, upper, box.lower_slope.astype(np.float32), box.upper_slope.astype(np.float32))
-    return exclusion_sum_ascent(part.exclusions, bounds, head, part.region, search.found.z), p
+    if not isinstance(problem.bounds, Bounds):
+        return search, p
+    return exclusion_sum_ascent(part.exclusions, problem.bounds, head, part.region, search.found.z), p
 
 
 def memory_projection_miqp(

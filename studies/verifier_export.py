@@ -1,9 +1,9 @@
 """Exports for outside verifiers: one cell of a model as Gemm and Relu alone, with its VNN-LIB property.
 
-clip(z, l, u) = u - relu((u - l) - relu(z - l)), which holds for all real z, and gives u where l > u, as the deployed
+clip(z, l, u) = l + relu((u - l) - relu(u - z)), which holds for all real z, and gives l where l > u, as the deployed
 clip does. Folded into the layers before and behind it:
 
-    t = relu(W2 a + b2 - l),    s = relu(-t + u - l),    y = -W3 s + W3 u + b3
+    t = relu(u - W2 a - b2),    s = relu(-t + u - l),    y = W3 s + W3 l + b3
 
 Where bounds or heads read x, it is carried along as relu(x - low) = x - low. Exports are in real arithmetic what the
 deployed program is; they are never deployed, because in floats they leave the box by a hair.
@@ -161,7 +161,7 @@ def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool 
     l1, u1 = (w.get(f"bounds.{side}_slope", np.zeros((len(l0), d))) for side in ("lower", "upper"))
     *hidden, (W2, b2) = layers
     if not (carry or V.any() or l1.any() or u1.any()):
-        return [*hidden, (W2, b2 - l0), (-np.eye(len(l0)), u0 - l0), (-W, W @ u0 + b)]
+        return [*hidden, (-W2, u0 - b2), (-np.eye(len(l0)), u0 - l0), (W, W @ l0 + b)]
     # Carry x' = x - low >= 0 behind the units of every layer.
     eye = np.eye(d)
     result: list[tuple[Array, Array]] = []
@@ -169,15 +169,15 @@ def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool 
         before = np.vstack([weight, eye]) if i == 0 else _beside(weight, eye)
         result.append((before, np.concatenate([bias, -low if i == 0 else np.zeros(d)])))
     if hidden:
-        first = np.vstack([np.hstack([W2, -l1]), np.hstack([np.zeros((d, W2.shape[1])), eye])])
-        result.append((first, np.concatenate([b2 - l0 - l1 @ low, np.zeros(d)])))
+        first = np.vstack([np.hstack([-W2, u1]), np.hstack([np.zeros((d, W2.shape[1])), eye])])
+        result.append((first, np.concatenate([u0 - b2 + u1 @ low, np.zeros(d)])))
     else:
-        result.append((np.vstack([W2 - l1, eye]), np.concatenate([b2 - l0, -low])))
+        result.append((np.vstack([u1 - W2, eye]), np.concatenate([u0 - b2, -low])))
     width = u1 - l1
     second = np.vstack([np.hstack([-np.eye(len(l0)), width]), np.hstack([np.zeros((d, len(l0))), eye])])
     result.append((second, np.concatenate([u0 - l0 + width @ low, np.zeros(d)])))
-    slope = W @ u1 + V
-    result.append((np.hstack([-W, slope]), W @ u0 + b + slope @ low))
+    slope = W @ l1 + V
+    result.append((np.hstack([W, slope]), W @ l0 + b + slope @ low))
     return result
 
 

@@ -281,19 +281,6 @@ def test_a_module_that_works_in_place_changes_nothing_about_what_rules_read(tmp_
         assert (served[X[:, 0] >= 0] >= 1).all()
 
 
-@pytest.mark.parametrize("kind", ["rules", "box"])
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-def test_what_would_record_one_answer_for_all_inputs_is_refused(kind: str) -> None:
-    """A recorded network answered every input with what the example got, which broke the rules elsewhere."""
-    spec = Specification.from_yaml("inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: y <= x}]\n")
-    network = correct(nn.Linear(1, 1), spec)
-    if kind == "box":
-        plain = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: y <= 3}]\n"
-        network = BoxNetwork(nn.Linear(1, 4), Specification.from_yaml(plain), embedding=4).eval()
-    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace cannot record"):
-        torch.jit.trace(network, torch.tensor([[5.0]]))
-
-
 def test_a_copy_with_other_numbers_is_refused() -> None:
     network = correct(wild_model(3), spec_of(RULES["limits"]))
     again = pickle.loads(pickle.dumps(network))

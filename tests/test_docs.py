@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from smle.cli import app
 from smle.demo import BRAKING_RULES, braking_data
+from support.parameter_tables import parameter_tables, stated_on_the_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
@@ -30,10 +31,10 @@ ELSEWHERE = {"first-week.md", "rules.md", "supply-chain.md", "command-line.md", 
 GIVEN = {
     "onnx.md": """
 import sys
-from smle import SafeRegressor, Specification
+from smle import SMLERegressor, Specification
 from smle.demo import BRAKING_RULES, braking_data
 spec, data = Specification.from_yaml(BRAKING_RULES), braking_data(rows=200)
-model = SafeRegressor(spec, max_epochs=2, random_state=0, compare=False, enforcement="pdcg")  # twins are of a box
+model = SMLERegressor(spec, max_epochs=2, random_state=0, compare=False)  # twins are of a box
 model.fit(data[list(spec.columns)], data["brake"]).save("demo/model")
 sys.argv = ["serve.py", "model.onnx"]
 """
@@ -188,3 +189,7 @@ def test_every_page_is_in_the_navigation() -> None:
     found = {page.relative_to(DOCS).as_posix() for page in PAGES}
     assert listed <= found
     assert {page for page in found - listed if not page.startswith("results/")} == set()
+
+
+def test_the_tables_of_parameters_are_what_the_classes_state() -> None:
+    assert stated_on_the_page() == parameter_tables(), "run: PYTHONPATH=src:tests python -m support.parameter_tables"

@@ -105,6 +105,6 @@ def test_a_certified_box_has_none():
     X = pd.DataFrame({"a": rng.uniform(0, 3, 80), "road": rng.choice(["dry", "icy"], 80)})
     y = pd.DataFrame({"y": X["a"] / 9, "z": -X["a"]})
     spec = Specification.build(inputs=SPEC.inputs, outputs=SPEC.outputs, rules=SPEC.rules[:2])
-    model = smle.SafeRegressor(spec, enforcement="pdcg", max_epochs=2).fit(X, y)
+    model = smle.SMLERegressor(spec, max_epochs=2).fit(X, y)
     assert smle.counterexample(model) is None
     assert not smle.attack(model, tries=800).found

@@ -1,11 +1,14 @@
 """Files about the project: they can be read, and agree with each other."""
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 import smle
+from support.project import project
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,3 +51,34 @@ def test_pages_and_targets_that_are_named_exist():
             assert (ROOT / link).exists(), (name, link)
         for target in re.findall(r"`make (?:-k )?([a-z-]+)", text):
             assert re.search(rf"^(\.PHONY:|AUDIT :=).* {target}\b", read("Makefile"), re.MULTILINE), target
+
+
+def test_nothing_that_is_ignored_is_committed():
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a clone")
+    assert listed.stdout == ""
+
+
+def test_every_extra_has_what_messages_say_it_brings():
+    from smle.extras import _EXTRAS
+
+    extras = project()["optional-dependencies"]
+    for package, extra in _EXTRAS.items():
+        assert any(re.split(r"[^\w-]", wanted)[0] == package for wanted in extras[extra]), (package, extra)
+    named = set()
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        named |= {
+            name for found in re.findall(r"smle\[([\w,]+)\]", page.read_text("utf-8")) for name in found.split(",")
+        }
+    assert named <= extras.keys()
+
+
+def test_versions_of_python_that_are_claimed_are_run():
+    """`make audit-pythons` runs them; the pinned one is that of the set-up."""
+    claimed = {c.rpartition(" ")[2] for c in project()["classifiers"] if re.search(r":: 3\.\d+$", c)}
+    run = set(re.findall(r"python(3\.\d+)", re.search(r"^PYTHONS \?= (.*)$", read("Makefile"), re.MULTILINE)[1]))
+    assert claimed - run == {"3.11"}
+    assert f">={min(claimed, key=lambda version: int(version[2:]))}" == project()["requires-python"]

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "NetworkClassifier": "smle.estimators",
+    "NetworkRegressor": "smle.estimators",
+    "SMLEClassifier": "smle.estimators",
+    "SMLERegressor": "smle.estimators",
     "SafeClassifier": "smle.estimators",
     "SafeQuantileRegressor": "smle.estimators",
     "SafeRegressor": "smle.estimators",
@@ -24,6 +28,10 @@ _HOME = {
 }
 
 __all__ = [
+    "NetworkClassifier",
+    "NetworkRegressor",
+    "SMLEClassifier",
+    "SMLERegressor",
     "SafeClassifier",
     "SafeQuantileRegressor",
     "SafeRegressor",
@@ -41,7 +49,19 @@ __all__ = [
 if TYPE_CHECKING:
     from smle.attacks import attack, counterexample
     from smle.corrected import correct
-    from smle.estimators import SafeClassifier, SafeQuantileRegressor, SafeRegressor, certify, load, project, verify
+    from smle.estimators import (
+        NetworkClassifier,
+        NetworkRegressor,
+        SafeClassifier,
+        SafeQuantileRegressor,
+        SafeRegressor,
+        SMLEClassifier,
+        SMLERegressor,
+        certify,
+        load,
+        project,
+        verify,
+    )
     from smle.heads.advice import diagnose
     from smle.rules import Specification
 

@@ -24,9 +24,9 @@ from smle.nn.asked import AskedModule
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
-from smle.nn.head import is_large, read_features
+from smle.nn.head import plain_numbers
 from smle.nn.network import SafeNetwork, evaluating, predicted
-from smle.nn.quick import Quick, eager, quickly
+from smle.nn.quick import Quick, quickly
 from smle.programs import Perceptron
 from smle.rules import Specification
 from smle.violations import replayed
@@ -48,22 +48,21 @@ class CertifiedNetwork(nn.Module):
         super().__init__()
         self.backbone, self.spec, self.certificate_ = backbone, spec, certificate
         self.head = CertifiedHead(certificate)
-        self._is_large = is_large(spec)
         self._quick = Quick.of(backbone)
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        given = features = read_features(features, is_large=self._is_large)
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
         backbone, head = parts["backbone"], parts["head"]
-        x = given if given.dtype is torch.float32 else given.to(torch.float32)
+        numbers = plain_numbers(features)
+        x = numbers if numbers.dtype is torch.float32 else numbers.to(torch.float32)
         z = None if backbone_inputs else quickly(self._quick, backbone, x)
         if z is None:
-            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
+            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
             z = backbone(*backbone_inputs) if backbone_inputs else backbone(x)
-        outputs: Tensor = head.serve(features, z) if eager(z) else head(features, z)
+        outputs: Tensor = head.forward(features, z)  # without hooks for all modules: nothing comes behind a head
         return outputs
 
     def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
@@ -134,7 +133,7 @@ def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
     asked = AskedModule(network, network.spec)
     with evaluating(network):
         try:
-            asked.ask(np.array([[float(end) for end in network.spec.lower]] * 2))
+            asked.ask(np.array([network.spec.ends()[0]] * 2))
         except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
             return verdicts
         return replayed(verdicts, network.spec, asked, cell_of=network.deployed.cell_of)
@@ -185,7 +184,7 @@ def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
         reason = f": {reasons[0]}" if reasons and reasons[0] else ""
         raise NotCertifiedError(
             f"No safe heads were found for this box{reason}. Leave more room in the rules, or use the head of rules "
-            "(enforcement='correct'), which needs none."
+            "(SafeRegressor, SafeClassifier), which needs none."
         )
     safe.pin(result.over)
     certify(safe)

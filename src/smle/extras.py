@@ -11,11 +11,11 @@ __all__ = ["require"]
 
 _EXTRAS = {
     "onnx": "onnx",
-    "onnxmltools": "estimators",
+    "onnxmltools": "onnx",
     "onnxruntime": "onnx",
-    "onnxscript": "onnx",
+    "onnxscript": "torch",
     "pyarrow": "parquet",
-    "skl2onnx": "estimators",
+    "skl2onnx": "onnx",
     "torch": "torch",
 }
 

@@ -64,6 +64,12 @@ class ModelRecord:
     certificate: Certificate | None
     onnx: bytes | None = field(default=None, repr=False)
 
+    @property
+    def further(self) -> Any:
+        """What model.json says of columns that the network reads beside the inputs of the rules; None: nothing."""
+        architecture = self.description.get("architecture")
+        return architecture.get("further") if isinstance(architecture, dict) else None
+
     def bound_files(self) -> dict[str, bytes]:
         """Return the files that a certificate binds whole, by role."""
         files = {"model": self.description_bytes(self.description)}

@@ -25,6 +25,7 @@ from smle_check.reading import (
 from smle_check.specification import Specification
 from smle_check.statement import VERSION, statement_of
 from smle_check.words import Proved, described, failed_text
+from smle_check.work import Work
 
 FORMAT = "smle-certificate"
 FIELDS = "statement binds program specification gate proof"
@@ -75,7 +76,8 @@ def check_certificate(
     expected = statement_of(program["head"])
     require(document["statement"] == expected, "certificate: the statement is not that of this version")
 
-    spec = Specification(document["specification"], block)
+    size = len(certificate) + len(block) + sum(len(tensor.data) for tensor in tensors.values())
+    spec = Specification(document["specification"], block, Work(size))
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     gated = gated_regions(document["gate"], spec)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}

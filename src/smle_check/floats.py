@@ -7,6 +7,7 @@ flush-to-zero, for rounding to nearest.
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
@@ -66,6 +67,7 @@ def in_range(value: Fraction, fmt: Binary) -> Fraction:
     return value
 
 
+@lru_cache(maxsize=1 << 14)
 def nearest(value: Fraction, fmt: Binary) -> Fraction:
     """Round to the nearest number of a format, ties to even."""
     grid = spacing(value, fmt)

@@ -18,9 +18,13 @@ def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
     return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
 
 
-def stored_matrix(forms: list[dict[int, Fraction]], columns: int) -> list[Fraction]:
-    """Return the stored coefficients of linear forms, row by row; 0 where a form has none."""
-    return [coefficient(form[k]) if k in form else Fraction(0) for form in forms for k in range(columns)]
+def packed_rows(forms: list[dict[int, Fraction]], columns: int) -> Tensor:
+    """Return linear forms over float64 numbers as a tensor, row by row; 0 where a form has none."""
+    data = bytearray(8 * len(forms) * columns)
+    for i, form in enumerate(forms):
+        for k, value in form.items():
+            struct.pack_into("<d", data, 8 * (i * columns + k), float(value))
+    return Tensor("F64", (len(forms), columns), bytes(data))
 
 
 def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
@@ -34,9 +38,8 @@ def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
             result[f"domain.{side}_{fmt.name}"] = packed(ends, fmt, d)
         constants = [row.compared[fmt][0] for row in comparisons]
         result[f"gate.constants_{fmt.name}"] = packed(constants, fmt, len(comparisons))
-    coefficients = stored_matrix([row.terms for row in oblique], d)
     thresholds = [threshold_above(row.bound + guard_slack(row.terms, spec.sizes)) for row in oblique]
-    result["gate.coefficients"] = packed(coefficients, BINARY64, len(oblique), d)
+    result["gate.coefficients"] = packed_rows([{k: coefficient(v) for k, v in row.terms.items()} for row in oblique], d)
     result["gate.thresholds"] = packed(thresholds, BINARY64, len(oblique))
     return result
 
@@ -60,7 +63,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
         regions, mu = fields(entry, "regions multipliers", "conflict")
         together = [index(r, len(spec.regions), "conflict") for r in items(regions, "conflict")]
         binding = {r for g in together for r in spec.regions[g]} | set(range(spec.stated, len(spec.rows)))
-        proof = multipliers_of(mu, binding, "conflict")
+        proof = multipliers_of(mu, binding, "conflict", spec.work)
         require(refuted(spec, proof, None, Fraction(0)), f"conflict {together}: the multipliers prove nothing")
         nogoods.append(set(together))
     implied: list[tuple[set[int], set[int]]] = []
@@ -75,7 +78,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
             weight_data, mu = fields(entry_proof, "complement rows", "implication")
             weight = number(weight_data, "implication")
             require(weight >= 0, "implication: negative multiplier")
-            proof = multipliers_of(mu, binding, "implication")
+            proof = multipliers_of(mu, binding, "implication", spec.work)
             # A row that is already inside has the same bit: it is computed once.
             require(
                 r in known or refuted(spec, proof, spec.rows[r], weight),

@@ -7,6 +7,7 @@ from typing import Any
 from smle_check.floats import FORMATS
 from smle_check.reading import require, sparse
 from smle_check.specification import Row, Specification
+from smle_check.work import Work
 
 
 def bounded(
@@ -20,17 +21,26 @@ def bounded(
 
     slope.x <= mu.a + (slope - A'mu).x, and the residual is priced over the box.
     """
+    residual, total = residual_of(slope, rows, multipliers)
+    return total + sum(max(e * low[i], e * high[i]) for i, e in residual.items())
+
+
+def residual_of(
+    slope: dict[int, Fraction], rows: list[tuple[dict[int, Fraction], Fraction]], multipliers: list[Fraction]
+) -> tuple[dict[int, Fraction], Fraction]:
+    """Return slope - A'mu and mu.a: the second pays for the rows, the first is left to be priced."""
     residual, total = dict(slope), Fraction(0)
     for (terms, bound), mu in zip(rows, multipliers, strict=True):
         total += mu * bound
         for key, value in terms.items():
             residual[key] = residual.get(key, Fraction(0)) - mu * value
-    return total + sum(max(e * low[i], e * high[i]) for i, e in residual.items())
+    return residual, total
 
 
-def multipliers_of(value: Any, allowed: set[int], what: str) -> dict[int, Fraction]:
+def multipliers_of(value: Any, allowed: set[int], what: str, work: Work) -> dict[int, Fraction]:
     """Read multipliers >= 0 for allowed rows."""
     result = sparse(value, max(allowed, default=-1) + 1, what)
+    work.use(result.values(), what)
     require(set(result) <= allowed, f"{what}: multiplier for a row that does not bind here")
     require(all(mu >= 0 for mu in result.values()), f"{what}: negative multiplier")
     return result

@@ -1,20 +1,23 @@
 """The box head: every head, every rule that binds there, every clause (section 7)."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY32, FORMATS, cast_error, nearest
+from smle_check.floats import BINARY32, FORMATS, cast_error, nearest, upward
 from smle_check.guard import check_coverage
-from smle_check.heads.box import Bounds, Head
+from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, root_box
 from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
-from smle_check.specification import Literal, Specification, exclusion
+from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion
+from smle_check.work import Work
 
 MAX_HEADS = 100_000
+MAX_CUTS = 256  # on units, on the way to one case
 
 
 def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
@@ -40,35 +43,37 @@ def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]
 
 
 def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
-    """Index the proofs: clauses by (head, rule, region, clause), exclusions with clause -1, empty by (head, region)."""
+    """Index the proofs by (head, rule, region, clause), exclusions with clause -1; what regions have by name."""
     proofs: dict[tuple[Any, ...], Any] = {}
     for entry in items(data, "proofs"):
         require(isinstance(entry, dict), "proof: expected an object")
-        if "empty" in entry:
-            head, region, proof = fields(entry, "head region empty", "proof")
-            key: tuple[Any, ...] = (head, region)
-        elif "exclusions" in entry:
-            head, rule, region, proof = fields(entry, "head rule region exclusions", "proof")
-            key = (head, rule, region, -1)
-        elif "boxes" in entry:
-            head, rule, region, clause, boxes = fields(entry, "head rule region clause boxes", "proof")
-            key, proof = (head, rule, region, clause), items(boxes, "boxes")
+        kind = next((name for name in ("empty", "gaps", "exclusions") if name in entry), "cases")
+        if kind in ("empty", "gaps"):
+            *numbers, proof = fields(entry, f"head region {kind}", "proof")
+            key: tuple[Any, ...] = (kind, *numbers)
+        elif kind == "exclusions":
+            *numbers, proof = fields(entry, "head rule region exclusions", "proof")
+            key = (*numbers, -1)
         else:
-            head, rule, region, clause, weights, mu = fields(entry, "head rule region clause lambda mu", "proof")
-            key, proof = (head, rule, region, clause), (weights, mu)
-        require(all(type(part) is int or part is None for part in key), "proof: malformed key")
+            *numbers, proof = fields(entry, "head rule region clause cases", "proof")
+            key = tuple(numbers)
+        require(all(type(part) is int or part is None for part in numbers), "proof: malformed key")
         require(key not in proofs, f"proof {key}: given twice")
         proofs[key] = proof
     return proofs
 
 
-def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], allowed: set[int]) -> Fraction:
-    """Prove a clause by multipliers (lambda, mu) and return the margin."""
+def clause_margin(
+    head: Head, clause: list[Literal], proof: tuple[Any, Any], place: "Place", tops: dict[int, Line]
+) -> Fraction:
+    """Prove a clause by multipliers (lambda, mu) at a place and return the margin."""
     weights = [number(w, "lambda") for w in items(proof[0], "lambda")]
     require(len(weights) == len(clause), "one lambda per literal")
     require(min(weights) >= 0 and sum(weights) > 0, "lambda must be >= 0 and not all 0")
-    mu = multipliers_of(proof[1], allowed, "mu")
-    bound = head.clause_bound(clause, weights, [head.spec.rows[r] for r in mu], list(mu.values()))
+    head.spec.work.use(weights, "lambda")
+    mu = multipliers_of(proof[1], set(place.rows), "mu", head.spec.work)
+    rows = [place.rows[r] for r in mu]
+    bound = head.clause_bound(clause, weights, rows, list(mu.values()), tops, place.box)
     tight = any(w > 0 and not literal.strict for w, literal in zip(weights, clause, strict=True))
     require(
         bound < 0 or (bound == 0 and tight), f"not proved (short by {rounded_text(bound / sum(weights), 3, up=True)})"
@@ -76,7 +81,7 @@ def clause_margin(head: Head, clause: list[Literal], proof: tuple[Any, Any], all
     return -bound / sum(weights)
 
 
-def pair_weights(proof: Any, pairs: list[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
+def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
     """Read the two weights of every pair: one by one, or as those of its labels, with exceptions."""
     what = "exclusions proof"
     if isinstance(proof, dict) and "offset" in proof:
@@ -91,31 +96,93 @@ def pair_weights(proof: Any, pairs: list[tuple[int, int]], m: int, block: bytes)
     return tuple(w for h, k in pairs for w in own.get((h, k), (weights[h], weights[k])))
 
 
-def boxes_margin(
-    head: Relaxed, clause: list[Literal], nodes: list[Any], active: set[int], shared: set[int]
+class Place(NamedTuple):
+    """Inputs that a proof speaks of: a box, the rows that hold there, and on which side of each cut units are.
+
+    `crossed`: for units with a cut on the way, whether l >= u. A cut on unit i is a row, too, behind all others: the
+    number of rows plus i. (Under bounds by a network it is none, because l - u is not affine.)
+    """
+
+    box: Box
+    rows: dict[int, Halfspace]
+    crossed: dict[int, bool]
+
+    def cut(self, head: Head | Relaxed, unit: int, crossed: bool) -> "Place":
+        """Return the inputs at which l <= u (or l >= u) for a unit."""
+        require(unit not in self.crossed, "cut: the same unit twice")
+        require(len(self.crossed) < MAX_CUTS, "cut: too many units on the way")
+        rows = self.rows
+        if isinstance(head, Head):
+            offset, slope = head.bounds.gaps[unit]
+            sign = -1 if crossed else 1
+            rows = {**rows, len(head.spec.rows) + unit: ({k: sign * s for k, s in enumerate(slope)}, -sign * offset)}
+        return self._replace(rows=rows, crossed={**self.crossed, unit: crossed})
+
+    def tops(self, lines: dict[int, Line]) -> dict[int, Line]:
+        """Return the lines above max(l, u) - u: cuts settle those of their units."""
+        settled = {i: (Fraction(1), Fraction(0)) for i, crossed in self.crossed.items() if crossed}
+        return {i: line for i, line in lines.items() if i not in self.crossed} | settled
+
+
+def region_lines(head: Head | Relaxed, data: Any, place: Place) -> dict[int, Line]:
+    """Read lines above relu(l - u) over a region: (unit, slope, multipliers for the least and the largest l - u)."""
+    if not isinstance(head, Head) or not head.bounds.affine:
+        raise Rejected("gaps: only affine bounds have them")
+    lines = dict(head.bounds.tops)
+    named: set[int] = set()
+    for entry in items(data, "gaps"):
+        require(isinstance(entry, list) and len(entry) == 4, "gaps: expected [unit, slope, lower, upper]")
+        unit, slope = index(entry[0], head.bounds.width, "gaps"), number(entry[1], "gaps")
+        require(0 <= slope <= 1 and nearest(slope, BINARY32) == slope, "gaps: expected a float32 slope in 0 .. 1")
+        require(unit not in named, "gaps: the same unit twice")
+        named.add(unit)
+        offset, gap = head.bounds.gaps[unit]
+        ends = []
+        for sign, part in ((-1, entry[2]), (1, entry[3])):
+            mu = multipliers_of(part, set(place.rows), "gaps", head.spec.work)
+            form = {k: sign * s for k, s in enumerate(gap)}
+            highest = bounded(form, [place.rows[r] for r in mu], list(mu.values()), *place.box)
+            ends.append(offset + sign * highest)
+        lines[unit] = slope, upward(max(max(end, Fraction(0)) - slope * end for end in ends))
+    return lines
+
+
+def cases_margin(
+    head: Head | Relaxed, clause: list[Literal], nodes: list[Any], place: Place, lines: dict[int, Line]
 ) -> Fraction:
-    """Prove a clause box by box and return the least margin. Cuts come before their boxes, so that all is covered."""
-    stack, margins = [head.root(active)], []
+    """Prove a clause case by case and return the least margin. Cuts come before their cases, so that all is covered."""
+    stack, margins, what = [place], list[Fraction](), "slopes lambda mu" if isinstance(head, Relaxed) else "lambda mu"
     for node in nodes:
-        require(bool(stack) and isinstance(node, dict), "boxes that belong to no cut")
-        low, high = stack.pop()
+        require(bool(stack) and isinstance(node, dict), "cases that belong to no cut")
+        here = stack.pop()
+        low, high = here.box
         if "at" in node:
             position, at_data = fields(node, "input at", "cut")
             k, at = index(position, len(low), "cut"), number(at_data, "cut")
             require(low[k] < at < high[k] and nearest(at, BINARY32) == at, "cut outside of its box")
-            stack.append(([*low[:k], at, *low[k + 1 :]], high))
-            stack.append((low, [*high[:k], at, *high[k + 1 :]]))
+            stack.append(here._replace(box=([*low[:k], at, *low[k + 1 :]], high)))
+            stack.append(here._replace(box=(low, [*high[:k], at, *high[k + 1 :]])))
+        elif "unit" in node:
+            (position,) = fields(node, "unit", "cut")
+            unit = index(position, head.width, "cut")
+            stack += [here.cut(head, unit, True), here.cut(head, unit, False)]
         elif "empty" in node:
-            (proof,) = fields(node, "empty", "box")
-            mu = multipliers_of(proof, active | shared, "empty box")
-            rows = [(head.spec.rows[r].terms, head.spec.rows[r].closed) for r in mu]
-            require(bounded({}, rows, list(mu.values()), low, high) < 0, "a box is not proved empty")
+            (proof,) = fields(node, "empty", "case")
+            require_empty(proof, here, "a case", head.spec.work)
         else:
-            slopes, weights, mu_data = fields(node, "slopes lambda mu", "box")
-            one = head.over((low, high), slopes)
-            margins.append(clause_margin(one, clause, (weights, mu_data), active | shared))
-    require(not stack, "a box without a proof")
+            *slopes, weights, mu = fields(node, what, "case")
+            one = head.over(here.box, *slopes) if isinstance(head, Relaxed) else head
+            tops = here.tops(one.bounds.tops if isinstance(head, Relaxed) else lines)
+            margins.append(clause_margin(one, clause, (weights, mu), here, tops))
+    require(not stack, "a case without a proof")
     return min(margins, default=Fraction(0))
+
+
+def require_empty(proof: Any, place: Place, what: str, work: Work) -> None:
+    """Require multipliers that prove that there are no such inputs."""
+    mu = multipliers_of(proof, set(place.rows), what, work)
+    bound = bounded({}, [place.rows[r] for r in mu], list(mu.values()), *place.box)
+    require(bound < 0, f"{what} is not proved empty")
 
 
 class HeadProof(NamedTuple):
@@ -126,31 +193,34 @@ class HeadProof(NamedTuple):
     fallback: list[Fraction] | None
     block: bytes
 
-    def clause(self, clause: list[Literal], proof: Any, active: set[int], shared: set[int]) -> Fraction:
+    def clause(self, clause: list[Literal], proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
         """Prove one clause; return the margin."""
-        require(isinstance(proof, list) == isinstance(self.head, Relaxed), "proof for another kind of bounds")
-        if isinstance(self.head, Relaxed):
-            margin = boxes_margin(self.head, clause, proof, active, shared)
-        else:
-            margin = clause_margin(self.head, clause, proof, active | shared)
+        margin = cases_margin(self.head, clause, items(proof, "cases"), place, lines)
         holds = self.fallback is None or fallback_holds(self.spec, clause, self.fallback)
         require(holds, "the fallback output breaks it")
         return margin
 
-    def exclusions(self, pairs: list[tuple[int, int]], proof: Any, active: set[int], shared: set[int]) -> Fraction:
-        """Prove the exclusions of a rule; return the least margin."""
-        if isinstance(self.head, Relaxed):
-            trees = items(proof, "exclusions proof")
-            require(len(trees) == len(pairs), "exclusions proof: one proof per pair")
-            margin = min(
-                boxes_margin(self.head, exclusion(pair), items(nodes, "boxes"), active, shared)
-                for pair, nodes in zip(pairs, trees, strict=True)
-            )
-        else:
-            margin = self.head.exclusion_margin(pairs, pair_weights(proof, pairs, len(self.spec.outputs), self.block))
+    def exclusions(self, pairs: Exclusions, proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
+        """Prove the exclusions of a rule, some case by case, the others by weights; return the least margin."""
+        weights, cases = fields(proof, "weights cases", "exclusions proof")
+        trees: dict[int, list[Any]] = {}
+        for entry in items(cases, "exclusions proof"):
+            require(isinstance(entry, list) and len(entry) == 2, "exclusions proof: expected [pair, cases]")
+            position = index(entry[0], len(pairs), "exclusions proof")
+            require(position not in trees, "exclusions proof: a pair given twice")
+            trees[position] = items(entry[1], "cases")
+        margins = [cases_margin(self.head, exclusion(pairs[p]), nodes, place, lines) for p, nodes in trees.items()]
+        others = [pair for p, pair in enumerate(pairs) if p not in trees] if trees else pairs
+        require((weights is None) == (not others), "exclusions proof: one proof per pair")
+        if others:
+            if not isinstance(self.head, Head):
+                raise Rejected("exclusions proof: expected cases for every pair")
+            self.spec.work.plan(len(others) * (PER_PAIR + self.head.bounds.width // 4), "exclusions")
+            given = pair_weights(weights, others, len(self.spec.outputs), self.block)
+            margins.append(self.head.exclusion_margin(others, given, lines))
         y = self.fallback
         require(y is None or not any(y[h] >= 0 and y[k] >= 0 for h, k in pairs), "the fallback output breaks it")
-        return margin
+        return min(margins)
 
 
 def check_head(
@@ -159,18 +229,24 @@ def check_head(
     """Check all obligations of one head; remove the proofs that were used; return margins."""
     settled: list[tuple[Obligation, Fraction]] = []
     used: set[tuple[Any, ...]] = set()
+    known: dict[tuple[Any, ...], dict[int, Line]] = {}
     spec = proof.spec
     shared = set(range(spec.stated, len(spec.rows)))
     for rule_index, region in obligations(spec, gated, cell):
         rule = spec.rules[rule_index]
         active = {r for g in cell for r in spec.regions[g]} | set(spec.regions[region] if region is not None else ())
-        if (head_index, region) in proofs:
-            used.add((head_index, region))
-            mu = multipliers_of(proofs[head_index, region], active | shared, "empty region")
-            halfspaces = [(spec.rows[r].terms, spec.rows[r].closed) for r in mu]
-            bound = bounded({}, halfspaces, list(mu.values()), spec.low, spec.high)
-            require(bound < 0, f"head {head_index}, region {region}: not proved empty")
+        rows = {r: (spec.rows[r].terms, spec.rows[r].closed) for r in active | shared}
+        place = Place(root_box(spec, active), rows, {})
+        empty, gaps = ("empty", head_index, region), ("gaps", head_index, region)
+        if empty in proofs:
+            used.add(empty)
+            whole = place._replace(box=(spec.low, spec.high))
+            require_empty(proofs[empty], whole, f"head {head_index}, region {region}:", spec.work)
             continue
+        lines = proof.head.bounds.tops if isinstance(proof.head, Head) else {}
+        if gaps in proofs:
+            used.add(gaps)
+            lines = known[gaps] = known.get(gaps) or region_lines(proof.head, proofs[gaps], place)
         parts: list[tuple[int | None, Any]] = list(enumerate(rule.clauses))
         for c, part in [*parts, *([(None, rule.exclusions)] if rule.exclusions else [])]:
             obligation = Obligation(head_index, rule_index, region, tuple(sorted(active)), c)
@@ -178,7 +254,7 @@ def check_head(
             try:
                 require(key in proofs, "no proof")
                 prove = proof.exclusions if c is None else proof.clause
-                settled.append((obligation, prove(part, proofs.pop(key), active, shared)))
+                settled.append((obligation, prove(part, proofs.pop(key), place, lines)))
             except Rejected as reason:
                 raise Unproved(obligation, str(reason)) from None
     for key in used:

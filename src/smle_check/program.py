@@ -14,7 +14,7 @@ active(x, X, constants, coefficients, thresholds) Gate        bits of regions, s
 cell(bits, signatures)                  the signature that equals the bits; should none, the one with most ones (0)
 hidden(v, weight, bias)                 max(weight v + bias, 0) in float32 (6.1)
 affine(v, slope, offset)                slope v + offset in float32 (6)
-clip(z, lower, upper) "where"|"clamp"   z inside of [lower, upper] in float32, exact; the kinds differ in NaN (0)
+clip(z, lower, upper) "where"|"clamp"   max(lower, min(upper, z)) in float32, exact; the kinds differ in NaN (0)
 affine_at(c, v, weight, bias, x, V, z, free weight, free bias)        weight[c] v + V[c] x + bias[c] in the format of v,
                                         c = 0 if there is none (6); free weight z + free bias behind the last c
 or_fallback(y, c, fallback)             y; where a row has a NaN, and not in the free cell, fallback[c] (0)

@@ -7,6 +7,8 @@ import os
 import re
 import stat
 import struct
+import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
 
@@ -122,11 +124,25 @@ def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
     return result
 
 
-def read_block(block: bytes, offset: Any, count: Any, code: str, what: str) -> tuple[Any, ...]:
-    """Return 2 x count little-endian 4-byte numbers at an offset of certificate.bin."""
+def place_in(block: bytes, offset: Any, count: Any, what: str) -> tuple[int, int]:
+    """Return where 2 x count 4-byte numbers at an offset of certificate.bin start and stop."""
     start, pairs = index(offset, len(block) + 1, what), index(count, 1 << 31, what)
     require(start % 4 == 0 and start + 8 * pairs <= len(block), f"{what}: outside of certificate.bin")
-    return struct.unpack_from(f"<{2 * pairs}{code}", block, start)
+    return start, start + 8 * pairs
+
+
+def read_block(block: bytes, offset: Any, count: Any, code: str, what: str) -> tuple[Any, ...]:
+    """Return 2 x count little-endian 4-byte numbers at an offset of certificate.bin."""
+    start, stop = place_in(block, offset, count, what)
+    return struct.unpack_from(f"<{(stop - start) // 4}{code}", block, start)
+
+
+def read_labels(block: bytes, offset: Any, count: Any, what: str) -> Sequence[int]:
+    """Return 2 x count unsigned integers of certificate.bin, where they lie: no list may be asked for many times."""
+    start, stop = place_in(block, offset, count, what)
+    if sys.byteorder == "little":
+        return memoryview(block)[start:stop].cast("I")
+    return struct.unpack_from(f"<{(stop - start) // 4}I", block, start)
 
 
 class Tensor(NamedTuple):

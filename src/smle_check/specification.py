@@ -1,5 +1,6 @@
 """What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof (section 3)."""
 
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -16,7 +17,10 @@ from smle_check.floats import (
     threshold_above,
 )
 from smle_check.names import require_distinct, term, visible
-from smle_check.reading import fields, index, items, number, read_block, require, sparse, text
+from smle_check.reading import fields, index, items, number, read_labels, require, sparse, text
+from smle_check.work import Work
+
+PER_PAIR = 10  # steps for each pair that is read
 
 
 class Row(NamedTuple):
@@ -38,13 +42,33 @@ class Literal(NamedTuple):
     strict: bool
 
 
+class Exclusions(Sequence[tuple[int, int]]):
+    """Pairs of labels, in place: `flat` has them one after the other. Rules may share them, and there may be many."""
+
+    def __init__(self, flat: Sequence[int] = ()) -> None:
+        self.flat = flat
+
+    def __len__(self) -> int:
+        return len(self.flat) // 2
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        start = 2 * range(len(self))[place]
+        return self.flat[start], self.flat[start + 1]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        numbers = iter(self.flat)
+        return zip(numbers, numbers, strict=True)
+
+
 class Rule(NamedTuple):
     """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels)."""
 
     name: str
     regions: list[int]
     clauses: list[list[Literal]]
-    exclusions: list[tuple[int, int]]
+    exclusions: Exclusions
 
 
 class OutputStep(NamedTuple):
@@ -68,7 +92,8 @@ def exclusion(pair: tuple[int, int]) -> list[Literal]:
 class Specification:
     """What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof."""
 
-    def __init__(self, data: Any, block: bytes) -> None:
+    def __init__(self, data: Any, block: bytes, work: Work | None = None) -> None:
+        self.work = work or Work()
         inputs, one_hot, outputs, rows, regions, rules = fields(
             data, "inputs one_hot outputs rows regions rules", "specification"
         )
@@ -84,6 +109,7 @@ class Specification:
             self.lower.append(number(lower, "input range"))
             self.upper.append(number(upper, "input range"))
             require(self.lower[-1] <= self.upper[-1], f"input {self.inputs[-1]!r}: empty range")
+        self.work.state((*self.lower, *self.upper), "inputs")
         self.outputs = []
         for entry in items(outputs, "outputs"):
             name, kind, *step = fields(entry, f"name kind{' lower upper step' * has_step(entry)}", "output")
@@ -102,6 +128,7 @@ class Specification:
         ends = list(zip(*(end for box in self.passed.values() for end in box), strict=True))
         self.sizes: list[Fraction] = [max(map(abs, column)) for column in ends]  # of x as passed
         self.reach = [max(abs(a), abs(b)) for a, b in zip(self.low, self.high, strict=True)]  # of x cast to float32
+        self.group: dict[int, int] = {}  # of members of one-hot groups
         self.rows = [self.row(entry, d) for entry in items(rows, "rows")]
         grouped: set[int] = set()
         self.groups: list[list[int]] = []
@@ -110,6 +137,7 @@ class Specification:
             require(len(set(members)) == len(members) > 1, "one_hot: expected different inputs")
             require(grouped.isdisjoint(members), "one_hot: groups overlap")
             grouped.update(members)
+            self.group |= dict.fromkeys(members, len(self.groups))
             self.groups.append(members)
             require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
             for sign in (1, -1):  # exactly one member is 1: exact in every format
@@ -128,8 +156,15 @@ class Specification:
         return bool(self.input_steps or self.output_steps)
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
-        """Bound |slope.x + offset| for x as passed."""
-        return abs(offset) + sum((abs(v) * self.sizes[k] for k, v in slope.items()), Fraction(0))
+        """Bound |slope.x + offset| for x as passed: of a one-hot group one member counts."""
+        total, most = abs(offset), dict[int, Fraction]()
+        for k, v in slope.items():
+            g = self.group.get(k)
+            if g is None:
+                total += abs(v) * self.sizes[k]
+            else:
+                most[g] = max(abs(v), most.get(g, Fraction(0)))
+        return total + sum(most.values(), Fraction(0))
 
     def error(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> Fraction:
         """Bound the error of slope.x + offset in float64, for x as passed."""
@@ -139,6 +174,7 @@ class Specification:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
         terms_data, bound_data, strict = fields(entry, "terms bound strict", "row")
         terms, bound = sparse(terms_data, d, "row"), number(bound_data, "row")
+        self.work.state((*terms.values(), bound), "row")
         require(isinstance(strict, bool) and bool(terms) and all(terms.values()), "row: malformed")
         if len(terms) == 1:  # a comparison is exact, on the input as passed
             require(abs(next(iter(terms.values()))) == 1, "row: a comparison has the coefficient 1 or -1")
@@ -161,16 +197,16 @@ class Specification:
             for literal in items(clause, "clause"):
                 y, x, bound, strict = fields(literal, "y x bound strict", "literal")
                 require(isinstance(strict, bool), "literal: strict must be true or false")
-                literals.append(
-                    Literal(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
-                )
+                form = Literal(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
+                self.work.state((*form.y.values(), *form.x.values(), form.bound), "literal")
+                literals.append(form)
             require(bool(literals), f"rule {name!r}: empty clause")
             parsed.append(literals)
-        pairs: list[tuple[int, int]] = []
+        pairs = Exclusions()
         if exclusions is not None:
             offset, count = fields(exclusions, "offset count", "exclusions")
-            flat = read_block(block, offset, count, "I", "exclusions")
-            pairs = list(zip(flat[::2], flat[1::2], strict=True))
+            pairs = Exclusions(read_labels(block, offset, count, "exclusions"))
+            self.work.plan(PER_PAIR * len(pairs), f"rule {name!r}: exclusions")
             require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
         require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")
         return Rule(name, where, parsed, pairs)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from smle.guarantees.regions.cells import regions_of
+from smle.nn.operations import clip
 from smle.rules import Clause
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
@@ -20,6 +21,7 @@ from studies.bench.soundness_attacks import BATCHES, Attack, Attacker, Batch, ch
 from studies.bench.soundness_programs import HeadProgram, Order, Path
 from studies.bench.soundness_runtimes import wrong_rows
 from studies.bench.soundness_subjects import Subject
+from studies.bench.torch_attacks import torch_modes
 
 __all__ = ["ATTACKS", "Opponent"]
 
@@ -211,7 +213,7 @@ def _with_gradient(subject: Subject, x: Tensor) -> Tensor:
     lower, upper = (torch.from_numpy(np.array(seen.get(end, tensors[f"bounds.{end}"]))) for end in ("lower", "upper"))
     cell = np.minimum(subject.program.cell_of(X), len(tensors["heads.weight"]) - 1)
     weight, bias = (torch.from_numpy(tensors[f"heads.{part}"][cell]) for part in ("weight", "bias"))
-    y = (weight @ torch.clamp(z, lower, upper).unsqueeze(2)).squeeze(2) + bias
+    y = (weight @ clip(z, lower, upper).unsqueeze(2)).squeeze(2) + bias
     if "heads.passthrough" in tensors:
         y = y + (torch.from_numpy(tensors["heads.passthrough"][cell]) @ x.unsqueeze(2)).squeeze(2)
     return y
@@ -266,6 +268,7 @@ ATTACKS: dict[str, tuple[Attack[Opponent], float]] = {
     "orders of summation, fused or not": (Opponent.orders, 0.05),
     "batch sizes and threads": (Opponent.few_rows, 0.02),
     "flush to zero": (Opponent.flushed, 0.03),
+    "torch, in every mode": (torch_modes, 0.02),
     "onnxruntime, levels, batches, threads": (Opponent.onnxruntime, 0.06),
     "versions of onnxruntime, flush modes, exact zeros": (Opponent.versions, 0.02),
     "backbones with the wrong number of rows": (_rows, 0.001),

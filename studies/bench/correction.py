@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
-from smle import SafeRegressor
+from smle import NetworkRegressor, SafeRegressor
 from smle.certificates.document import Certificate
 from smle.certificates.rules import certify_rules
 from smle.corrected import program_of
@@ -243,7 +243,9 @@ def _networks(quick: bool, passed: dict[str, bool]) -> Table:
         w, age, k = X.T
         wave = 0.8 + 0.3 * np.sin(age / 15) + 0.2 * k  # often presses against the limits
         y = unit * (np.minimum(0.045 * w, 4.2) * wave + 0.1 * rng.normal(size=len(X)))
-        model: Any = SafeRegressor(spec, random_state=0, verbose=False, compare=False, **options).fit(X[:n], y[:n])
+        model: Any = SafeRegressor(spec, NetworkRegressor(verbose=False, **options), random_state=0, compare=False).fit(
+            X[:n], y[:n]
+        )
         served, own = model.predict(X[n:]), model.own_answers(X[n:]).reshape(n, -1)
         clipped = nearest_outputs(spec, X[n:], own)[:, 0]
         scores = [float(r2_score(y[n:], part)) for part in (own[:, 0], clipped, served)]

@@ -33,7 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from threadpoolctl import threadpool_limits
 
-from smle import SafeClassifier, SafeRegressor, Specification
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.base import without_rules
 from smle.guarantees import nearest_outputs
@@ -157,9 +157,10 @@ def _estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) ->
 
 
 def _network(spec: Specification, quick: bool, seed: int) -> Any:
-    kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
-    network = kind(spec, random_state=seed, verbose=False)
-    return network.set_params(max_epochs=5) if quick else network
+    few: dict[str, Any] = {"max_epochs": 5} if quick else {}
+    if spec.output_kind == "numbers":
+        return SafeRegressor(spec, NetworkRegressor(verbose=False, **few), random_state=seed)
+    return SafeClassifier(spec, NetworkClassifier(verbose=False, **few), random_state=seed)
 
 
 def _plain_models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _papers(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str,
     network, history = train_safe(task, settings, methods.enforced_targets(task), enforcement, seed=seed)
     certify(network).check()
     facts = methods.projections(history, enforcement.final)
-    return network.eval(), {"crossed": _crossed(network, task.X_test), **facts}
+    return network.eval(), {"crossed": methods.crossed(network, task.X_test), **facts}
 
 
 def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
@@ -130,15 +130,6 @@ def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str
     network = correct(train_plain(task, settings, task.y, seed=seed)[0], task.specification, task.X).eval()
     network.certificate_.check()
     return network, {}
-
-
-def _crossed(network: Any, X: Any) -> float:
-    """Return the share of test rows and units where l > u, and the text's clip would give l."""
-    bounds = network.frozen_heads().bounds
-    lower, upper = bounds.lower, bounds.upper
-    if bounds.lower_slope is not None:
-        lower, upper = lower + X @ bounds.lower_slope.T, upper + X @ bounds.upper_slope.T
-    return float((lower > upper).mean())
 
 
 def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:

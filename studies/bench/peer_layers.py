@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from studies.bench.peer_env import quietly, within
 from studies.bench.peer_tasks import Case, FloatGate, LinearCell
 from studies.experiments.tasks import Array

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from smle import correct
 from smle.assurance import certify
-from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.nn.network import SafeNetwork
 from smle.training.loop import train
 from smle.training.options import TrainingOptions

@@ -15,7 +15,7 @@ from sklearn.metrics import mean_pinball_loss
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from smle import SafeQuantileRegressor, Specification
+from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
 from studies.bench.harness import BenchResult, Table
@@ -82,7 +82,9 @@ def _models(spec: Specification, quick: bool, seed: int) -> dict[str, Callable[[
 
     def trained(X: Any, y: Any, new: Any) -> Array:
         named = [item.name for item in spec.inputs]
-        model = SafeQuantileRegressor(spec, quantiles=LEVELS, random_state=seed, verbose=False, **network)
+        model = SafeQuantileRegressor(
+            spec, NetworkRegressor(verbose=False, **network), quantiles=LEVELS, random_state=seed
+        )
         return np.asarray(model.fit(X[named], y).predict(new[named]))
 
     return {"LightGBM": plain, "LightGBM, sorted": ordered, "LightGBM, safe": safe, "network, safe": trained}

@@ -13,22 +13,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.rules import certify_rules
 from smle.estimators import SafeRegressor
 from smle.guarantees import regions_of
-from smle.nn.certified_head import CertifiedHead
 from smle.programs import program_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
-from studies.bench.soundness_attacks import KINDS, TINY, Attack, Attacker, Batch, chunks
-from studies.bench.soundness_programs import ORDERS, Order, Path, in_batches, torch_threads
+from studies.bench.soundness_attacks import TINY, Attack, Attacker, Batch, chunks
+from studies.bench.soundness_programs import ORDERS, Order, Path
+from studies.bench.torch_attacks import torch_modes
 
 __all__ = ["ATTACKS", "RulesAttacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
 
@@ -345,23 +344,6 @@ def _own(attacker: RulesAttacker, count: int) -> Iterator[Batch]:
             yield Batch(X, X, Z, attacker.program(X, Z), "NumPy")
 
 
-def _torch(attacker: RulesAttacker, count: int) -> Iterator[Batch]:
-    head = CertifiedHead(attacker.subject.certificate)
-
-    def path(X: FloatArray, Z: Array) -> Array:
-        found: Array = head(torch.from_numpy(X), torch.from_numpy(Z)).detach().numpy()
-        return found
-
-    for flush in (False, True):
-        for dtype in KINDS:
-            X, Z = attacker.zeros(max(8, count // 4), dtype)
-            for batch in (1, 7, len(X)):
-                part = slice(0, len(X) if batch == len(X) else max(1, len(X) // 16))
-                with torch_threads(1, flush=flush):
-                    Y = in_batches(path, batch)(X[part], Z[part])
-                yield Batch(X[part], X[part], Z[part], Y, f"torch{', flush to zero' if flush else ''}")
-
-
 ATTACKS: dict[str, tuple[Attack[RulesAttacker], float]] = {
     "the model's own answers": (_own, 0.08),
     "answers at the borders of rules": (_numpy("aimed"), 0.22),
@@ -370,7 +352,7 @@ ATTACKS: dict[str, tuple[Attack[RulesAttacker], float]] = {
     "inputs outside of the domain": (RulesAttacker.outside, 0.05),
     "batch sizes and threads": (RulesAttacker.few_rows, 0.06),
     "flush to zero": (RulesAttacker.flushed, 0.05),
-    "torch": (_torch, 0.06),
+    "torch, in every mode": (torch_modes, 0.08),
     "orders of summation, fused or not": (RulesAttacker.orders, 0.06),
     "onnxruntime, levels, batches, threads": (RulesAttacker.onnxruntime, 0.12),
     "versions of onnxruntime, flush modes, exact zeros": (RulesAttacker.versions, 0.04),

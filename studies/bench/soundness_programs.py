@@ -174,7 +174,7 @@ class HeadProgram:
     def _outputs(self, X: FloatArray, Z: Array) -> Array:
         known = self.subject.certificate.tensors
         kind = "float64" if X.dtype == np.float64 else "float32"
-        x = clip(X, self._tensor(f"domain.lower_{kind}"), self._tensor(f"domain.upper_{kind}"))
+        x = clamp(X, self._tensor(f"domain.lower_{kind}"), self._tensor(f"domain.upper_{kind}"))
         x32 = x.astype(np.float32)
         cell = self.cells(x)
         lower, upper = self._limits(x32)
@@ -244,10 +244,16 @@ class HeadProgram:
         return found
 
 
-def clip(z: Any, lower: Any, upper: Any) -> Any:
-    """The NaN-safe clip of the format."""
-    raised = np.where(z >= lower, z, lower)
+def clamp(x: Any, lower: Any, upper: Any) -> Any:
+    """Inputs inside of the domain; NaN becomes the lower end."""
+    raised = np.where(x >= lower, x, lower)
     return np.where(raised <= upper, raised, upper)
+
+
+def clip(z: Any, lower: Any, upper: Any) -> Any:
+    """The NaN-safe clip of the format: l where l > u."""
+    lowered = np.where(z <= upper, z, upper)
+    return np.where(lowered >= lower, lowered, lower)
 
 
 # --- torch and onnxruntime -----------------------------------------------------------------------------------

@@ -15,14 +15,16 @@ from torch import nn
 from smle.assurance import CertifiedNetwork, certify, project
 from smle.certificates.document import Certificate
 from smle.errors import NotCertifiedError
-from smle.estimators import SafeClassifier, SafeRegressor
+from smle.estimators import SMLEClassifier, SMLERegressor
 from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
+from smle.nn.units import DataScale
 from smle.programs import Box
 from smle.rules import Choice, Label, Specification
 from studies.bench.sampling import uniform_points
+from studies.experiments.paper_network import FreeBox
 
 __all__ = ["Subject", "data_for", "makers"]
 
@@ -170,6 +172,12 @@ def makers(*, quick: bool) -> dict[str, Callable[[], Subject]]:
         "difference of large numbers": _difference,
         "around zero": partial(_drawn, "around zero", AROUND_ZERO),
         "around zero, affine": partial(_drawn, "around zero, affine", AROUND_ZERO, bounds="affine"),
+        "oblique, crossing constants": partial(_crossing, "oblique, crossing constants", OBLIQUE, kind="constant"),
+        "oblique, crossing": partial(_crossing, "oblique, crossing", OBLIQUE, kind="affine"),
+        "dose, crossing": partial(_crossing, "dose, crossing", DOSE, kind="affine", gate=False),
+        "labels, crossing": partial(_crossing, "labels, crossing", LABELS, kind="affine"),
+        "around zero, crossing": partial(_crossing, "around zero, crossing", AROUND_ZERO, kind="affine"),
+        "oblique, crossing networks": partial(_crossing, "oblique, crossing networks", OBLIQUE, kind="network"),
     }
 
 
@@ -189,16 +197,16 @@ def _trained(name: str, text: str, *, quick: bool, bounds: str = "fixed") -> Sub
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden_layer_sizes": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30,
-        "refit_heads": not quick, "random_state": 0, "verbose": False, "compare": False, "enforcement": "pdcg",
+        "refit_heads": not quick, "random_state": 0, "verbose": False, "compare": False,
     }  # fmt: skip
     first = spec.outputs[0]
     model: Any
     if isinstance(first, Choice):
-        model = SafeClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
+        model = SMLEClassifier(spec, **options).fit(X, np.array(first.options, dtype=object)[Y.argmax(axis=1)])
     elif isinstance(first, Label):
-        model = SafeClassifier(spec, **options).fit(X, (Y > 0).astype(int))
+        model = SMLEClassifier(spec, **options).fit(X, (Y > 0).astype(int))
     else:
-        model = SafeRegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
+        model = SMLERegressor(spec, **options).fit(X, Y[:, 0] if Y.shape[1] == 1 else Y)
     return Subject(name, "trained", spec, model.deployed_.cells, model.to_torch(), model.certificate_)
 
 
@@ -217,6 +225,27 @@ def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", 
             parameter.data.add_(3 * torch.randn(parameter.shape))
         for parameter in network.box.parameters():
             parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    return _subject(name, project(network))
+
+
+def _crossing(name: str, text: str, *, kind: str, gate: bool = True) -> Subject:
+    """Return projected heads behind bounds that cross: some units everywhere, some in a part of the domain."""
+    spec, n = Specification.from_yaml(text), 6
+    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    frame = DataScale((low + high) / 2, (high - low) / 2, np.zeros(len(spec.targets)), np.ones(len(spec.targets)))
+    d = len(spec.columns)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        bounds: Any = "fixed"
+        if kind == "network":
+            bounds = tuple(nn.Sequential(nn.Linear(d, 4), nn.ReLU(), nn.Linear(4, n)) for _ in range(2))
+        network = BoxNetwork(_backbone(spec, n), spec, embedding=n, bounds=bounds, gate=gate, frame=frame)
+        if kind != "network":
+            network.box = FreeBox(n, d if kind == "affine" else 0)
+        for parameter in network.box.parameters():
+            parameter.data.copy_(0.5 * torch.randn(parameter.shape))
+        for parameter in network.heads.parameters():
+            parameter.data.add_(torch.randn(parameter.shape))
     return _subject(name, project(network))
 
 

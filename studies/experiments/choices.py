@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "pairs": ("best", "sum"),
         "r2": ("pooled", "averaged"),
         "lstm_layers": (1, 2),
-        "after_steps": ("projection", "adversarial"),
+        "after_steps": ("projection", "adversarial", "attacks"),
         "cost": ("squared", "absolute"),
     }
 )
@@ -38,7 +38,7 @@ class PaperChoices:
 
     * `gate`: False: one affine g for all x, equation smle. True: a projected head inside Q, a free one outside, which
       sees the embedding before the clip.
-    * `linear_bounds`: two `free` layers, which may cross (then u is deployed); or `ordered`: a center and a half-width.
+    * `linear_bounds`: two `free` layers, which may cross (the clip gives l then); or `ordered`: center and half-width.
     * `constant_bounds`: vectors that are `trained`, or `fixed` at -1 and 1.
     * `clip_gradient`: `plain`, that of max and min; `returning`: a unit beyond its bound still feels a gradient that
       would bring it back.
@@ -51,8 +51,9 @@ class PaperChoices:
     * `pairs`: the counterexample of the `best` pair of exclusive labels, or the one with the largest `sum` over pairs.
     * `r2`: `pooled` over outputs, as the formula in the supplement has it, or `averaged`.
     * `lstm_layers`: how many layers of the recurrent backbone of the ablation are LSTMs.
-    * `after_steps`: a `projection` after each gradient step (Algorithm 2), or an `adversarial` step: the strength of
-      the strongest counterexample goes down its gradient.
+    * `after_steps`: a `projection` after each gradient step (Algorithm 2); an `adversarial` step: the strength of the
+      strongest counterexample goes down its gradient; or `attacks` on the network itself, through its backbone
+      (`smle.training.Adversarial`).
     * `cost` of a projection: `squared`, or `absolute`, which is linear.
 
     The last two are the paper's own suggestions for cheaper training.

@@ -85,14 +85,14 @@ def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure
     for axes, field, label in zip(
         panels,
         ("seconds_per_example", "seconds_per_row_batch"),
-        ("one example at a time, as in the paper", "the whole test set as one batch"),
+        ("one example at a time", "the whole test set as one batch, as in the paper"),
         strict=True,
     ):
 
         def numbers(name: str, group: str, field: str = field) -> list[float]:
             return slowdowns(rows, field, method=name, group=group)
 
-        _boxes(axes, names, groups, numbers, published if field == "seconds_per_example" else {})
+        _boxes(axes, names, groups, numbers, published if field == "seconds_per_row_batch" else {})
         axes.set_yscale("log", base=2)
         _label_medians(axes, names, groups, numbers)
         axes.axhline(1.0, color="#444444", linewidth=0.8, linestyle=":")

@@ -31,6 +31,7 @@ __all__ = [
     "Job",
     "answers",
     "chain",
+    "crossed",
     "enforced_targets",
     "jobs",
     "load_task",
@@ -262,6 +263,7 @@ def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
     _remember(job, settings, _safe_state, _bounded(network))
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
+    facts |= {"crossed": crossed(network, task.X_test)}
     started = time.perf_counter()
     return _deployed(task, network, certify(network).check(), facts, started)
 
@@ -284,6 +286,15 @@ def answers(network: nn.Module, X: Array) -> Array:
     """Return what a deployed network answers to inputs, in float64."""
     with torch.inference_mode():
         return np.asarray(network(torch.tensor(X)).numpy().astype(np.float64))
+
+
+def crossed(network: Any, X: Array) -> float:
+    """Return the share of rows and units where l > u, and the text's clip would give l."""
+    bounds = network.frozen_heads().bounds
+    lower, upper = bounds.lower, bounds.upper
+    if bounds.lower_slope is not None:
+        lower, upper = lower + X @ bounds.lower_slope.T, upper + X @ bounds.upper_slope.T
+    return float((lower > upper).mean())
 
 
 def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.nn.backbones import MLP
+from smle.training import Adversarial as Attacks
 from smle.training.enforcement import PDCG
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
@@ -123,13 +124,11 @@ class Settings:
         choices = self.choices
         if choices is None:
             raise ValueError("Expected settings of the paper's network. Got those of a plain one, corrected later.")
-        kind = PDCG if choices.after_steps == "projection" else Adversarial
-        found: PDCG = kind(
-            memory=self.memory, keep_memory=choices.keep_memory, anchored=choices.anchored, cost=choices.cost
-        )
-        if choices.pairs == "sum":
-            found.search = largest_sum
-        return found
+        kind = {"projection": PDCG, "adversarial": Adversarial, "attacks": Attacks}[choices.after_steps]
+        return kind(
+            memory=self.memory, keep_memory=choices.keep_memory, anchored=choices.anchored, cost=choices.cost,
+            search=largest_sum if choices.pairs == "sum" else None,
+        )  # fmt: skip
 
 
 def train_plain(

@@ -13,6 +13,7 @@ from smle.guarantees.box.head_problem import RegionObligations
 from smle.guarantees.box.pdcg import strongest_counterexample
 from smle.nn.bounds import Box, BoxParameters
 from smle.nn.box_network import BoxNetwork
+from smle.nn.operations import clip
 from smle.rules import Specification
 from smle.training.enforcement import PDCG, Report
 from studies.experiments.choices import PaperChoices
@@ -59,7 +60,7 @@ class PaperNetwork(BoxNetwork):
         super().__init__(backbone, spec, embedding=embedding, bounds=bounds, gate=choices.gate, passthrough=False)
         if choices.linear_bounds == "free" if linear else choices.constant_bounds == "trained":
             self.box = FreeBox(embedding, len(spec.columns) if linear else 0)
-        self.training_clip = torch.clamp if choices.clip_gradient == "plain" else returning_clip
+        self.training_clip = clip if choices.clip_gradient == "plain" else returning_clip
         with torch.no_grad():
             for weight in self.heads.raw_weight:
                 nn.init.xavier_uniform_(weight)
@@ -111,6 +112,7 @@ def _strength(network: BoxNetwork, number: int, found: Counterexample, part: Reg
     known, envelope = network.heads.constants(torch.float32), network.box.envelope()
     limits = network.box.limits(x[None], envelope, standardize=(known["standard_offset"], known["standard"]))
     lower, upper = (end.reshape(-1) for end in torch.broadcast_tensors(*limits))  # type: ignore[no-untyped-call]
+    upper = torch.maximum(lower, upper)
     width = (upper - lower).detach()
     share = (torch.tensor(found.z, dtype=torch.float32) - lower.detach()) / torch.where(width == 0, 1.0, width)
     z = lower + share.clamp(0, 1) * (upper - lower)
@@ -129,7 +131,7 @@ def _strength(network: BoxNetwork, number: int, found: Counterexample, part: Reg
 class _ReturningClip(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        clipped = torch.clamp(z, lower, upper)
+        clipped = clip(z, lower, upper)
         ctx.save_for_backward(z - clipped)
         ctx.shapes = lower.shape, upper.shape
         return clipped

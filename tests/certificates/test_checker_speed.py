@@ -48,7 +48,7 @@ def many_pairs(pairs: int, n: int, *, m: int = 500) -> Package:
     w = np.round(rng.uniform(0.4, 0.6, pairs) * 2**23) / 2**23
     package.document["specification"]["rules"][0]["exclusions"] = {"offset": 0, "count": pairs}
     package.document["proof"]["obligations"] = [
-        {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}
+        {"head": 0, "rule": 0, "region": 0, "exclusions": {"weights": {"offset": len(block)}, "cases": []}}
     ]
     package.block = block + np.stack([w, 1 - w], axis=1).astype("<f4").tobytes()
     return package.seal()

@@ -36,14 +36,20 @@ def test_builder_agrees_with_smle(name):
         assert value.tobytes() == package.weights[key].tobytes(), key
 
 
+def leaves(package: Package) -> list[dict]:
+    """The cases that are proved by multipliers."""
+    proofs = package.document["proof"]["obligations"]
+    return [node for proof in proofs for node in proof.get("cases", ()) if "lambda" in node]
+
+
 def test_clause_needs_a_mixture_of_its_literals():
     package = case("clauses")
-    proof = next(p for p in package.document["proof"]["obligations"] if len(p["lambda"]) == 2)
+    proof = next(leaf for leaf in leaves(package) if len(leaf["lambda"]) == 2)
     weights = [number(w, "lambda") for w in proof["lambda"]]
     assert min(weights) > 0
     for alone in (["1", "0"], ["0", "1"]):
         other = case("clauses")
-        next(p for p in other.document["proof"]["obligations"] if len(p["lambda"]) == 2)["lambda"] = alone
+        next(leaf for leaf in leaves(other) if len(leaf["lambda"]) == 2)["lambda"] = alone
         assert not accepted(other.seal())
 
 
@@ -51,7 +57,7 @@ def test_lambda_is_a_direction():
     """Only the ratio of lambda counts, in whatever way it is written."""
     for scale in (Fraction(1), Fraction(1, 3), Fraction(10**30), Fraction(1, 10**30)):
         package = case("clauses")
-        for proof in package.document["proof"]["obligations"]:
+        for proof in leaves(package):
             proof["lambda"] = [str(number(w, "lambda") * scale) for w in proof["lambda"]]
             proof["mu"] = [[r, str(number(v, "mu") * scale)] for r, v in proof["mu"]]
         assert {p.margin for p in package.seal().check()} == {p.margin for p in case("clauses").check()}
@@ -60,8 +66,8 @@ def test_lambda_is_a_direction():
 @pytest.mark.parametrize("name", ["affine", "affine without gate"])
 def test_affine_bounds_need_multipliers_of_oblique_rows(name):
     package = case(name)
-    assert any(proof["mu"] for proof in package.document["proof"]["obligations"])
-    for proof in package.document["proof"]["obligations"]:
+    assert any(proof["mu"] for proof in leaves(package))
+    for proof in leaves(package):
         proof["mu"] = []
     with pytest.raises(smle_check.Rejected, match="not proved"):
         package.seal().check()
@@ -179,7 +185,7 @@ def test_categories_in_multipliers_of_clauses():
     """One head for all roads: its bounds on y hold only because exactly one column is 1."""
     package = case("roads without gate")
     stated = len(package.document["specification"]["rows"])
-    assert any(row >= stated for proof in package.document["proof"]["obligations"] for row, _ in proof["mu"])
+    assert any(row >= stated for proof in leaves(package) for row, _ in proof["mu"])
 
 
 def test_emptiness_frees_from_obligations():
@@ -207,13 +213,17 @@ def test_rule_with_several_regions_binds_in_each():
             one_head(yaml, ZERO, missing).check()
 
 
-def test_degenerate_bounds_give_the_upper_one():
-    """Where l > u the clip gives u; the proof covers both ends."""
+def test_constant_bounds_that_cross_are_kept_as_one_value_and_refused_otherwise():
+    """Where l > u the clip gives l, which upper = lower says, too; runtimes differ in what they do with l > u."""
     yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: -1 <= y <= 1}]\n"
     proofs = [clause_proof([1], region=0), clause_proof([1], region=0, clause=1)]
     head = Head(np.float32([[1.0]]), np.float32([0.0]), fallback=np.float32([0.0]))
-    assert accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-0.25]))))
-    assert not accepted(one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-2.0]))))
+    crossing = one_head(yaml, head, proofs, bounds=Bounds(np.float32([0.25]), np.float32([-2.0])))
+    assert crossing.weights["bounds.upper"] == crossing.weights["bounds.lower"] == 0.25
+    assert accepted(crossing)
+    crossing.weights["bounds.upper"] = np.float32([-0.25])
+    with pytest.raises(smle_check.Rejected, match="a constant lower bound above its upper one"):
+        crossing.seal().check()
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -15,7 +15,8 @@ Change = Callable[[Package], None]
 TRAPS: list = []
 SPEC, PROOFS, COVERAGE = "specification", "proof/obligations", "proof/coverage"
 RULE, PROOF, IMPLICATION = f"{SPEC}/rules/0", f"{PROOFS}/0", f"{COVERAGE}/implications/0"
-LAMBDA, LITERAL, EXCLUSIONS = f"{PROOF}/lambda", f"{RULE}/clauses/0/0", f"{RULE}/exclusions"
+LEAF = f"{PROOF}/cases/0"
+LAMBDA, LITERAL, EXCLUSIONS = f"{LEAF}/lambda", f"{RULE}/clauses/0/0", f"{RULE}/exclusions"
 
 
 def trap(name: str, base: str, reason: str, *changes: Change) -> None:
@@ -85,12 +86,10 @@ trap(
     "lambda for a literal that does not exist", "strict", "one lambda per literal", put(LAMBDA, lambda own: [*own, "1"])
 )
 trap("lambda on the wrong literal", "clauses", "not proved", put(LAMBDA, ["1", "0"]))
-trap("negative mu", "affine", "negative multiplier", put(f"{PROOF}/mu/0/1", "-1"))
-trap(
-    "mu for a row that does not bind here", "braking", "does not bind here|index below", put(f"{PROOF}/mu", [[4, "1"]])
-)
-trap("mu twice for the same row", "affine", "indices must increase", put(f"{PROOF}/mu", lambda own: own * 2))
-trap("mu too small", "affine", "not proved", put(f"{PROOF}/mu/0/1", "0"))
+trap("negative mu", "affine", "negative multiplier", put(f"{LEAF}/mu/0/1", "-1"))
+trap("mu for a row that does not bind here", "braking", "does not bind here|index below", put(f"{LEAF}/mu", [[4, "1"]]))
+trap("mu twice for the same row", "affine", "indices must increase", put(f"{LEAF}/mu", lambda own: own * 2))
+trap("mu too small", "affine", "not proved", put(f"{LEAF}/mu/0/1", "0"))
 trap("NaN as a number", "strict", "is not an exact number", put(LAMBDA, ["nan"]))
 trap("infinity as a number", "strict", "is not an exact number", put(LAMBDA, ["inf"]))
 trap("hexadecimal number beyond the range", "strict", "out of range|not an exact number", put(LAMBDA, ["0x1p+9999"]))

@@ -53,7 +53,7 @@ def written_for(spec: Specification, head: Head, bounds: Bounds, pairs: np.ndarr
     block = pairs.astype("<u4").tobytes()
     package.document["specification"]["rules"][0]["exclusions"] = {"offset": 0, "count": len(pairs)}
     package.document["proof"]["obligations"] = [
-        {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": len(block)}}
+        {"head": 0, "rule": 0, "region": 0, "exclusions": {"weights": {"offset": len(block)}, "cases": []}}
     ]
     package.block = block + np.stack([w, 1 - w], axis=1).astype("<f4").tobytes()
     return package.seal()
@@ -69,12 +69,12 @@ def test_a_pair_is_bounded_as_its_clause_is(share: float, scale: float) -> None:
     for h, k in zip(*np.triu_indices(6, 1), strict=True):
         for weights in [(1.0, 0.0), (0.0, 1.0), (3.0, 5.0), (2.0**-140, 2.0**31), tuple(rng.uniform(0, 1, 2).tolist())]:
             stated = [Fraction(weight) for weight in weights]
-            margin = -one.clause_bound(exclusion((int(h), int(k))), stated, [], []) / sum(stated)
+            margin = -one.clause_bound(exclusion((int(h), int(k))), stated, [], [], {}, one.bounds.box) / sum(stated)
             if margin > 0:
-                assert one.exclusion_margin([(int(h), int(k))], weights) == margin
+                assert one.exclusion_margin([(int(h), int(k))], weights, {}) == margin
             else:
                 with pytest.raises(smle_check.Rejected, match="is not proved"):
-                    one.exclusion_margin([(int(h), int(k))], weights)
+                    one.exclusion_margin([(int(h), int(k))], weights, {})
 
 
 @pytest.fixture(scope="module")
@@ -178,15 +178,16 @@ def compact() -> Package:
 def test_weights_are_stored_per_label(compact: Package) -> None:
     """1,225 pairs take 8 bytes each for their names, little more for their weights, and some are exceptions."""
     (proof,) = compact.document["proof"]["obligations"]
-    assert set(proof["exclusions"]) == {"labels", "exceptions", "count"}
-    assert 0 < proof["exclusions"]["count"] < 100
-    assert len(compact.block) == 1225 * 8 + 50 * 4 + proof["exclusions"]["count"] * 16
+    weights = proof["exclusions"]["weights"]
+    assert set(weights) == {"labels", "exceptions", "count"}
+    assert 0 < weights["count"] < 100
+    assert len(compact.block) == 1225 * 8 + 50 * 4 + weights["count"] * 16
     (proved,) = compact.check()
     assert proved.margin > 0
 
 
 def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
-    spot = compact.document["proof"]["obligations"][0]["exclusions"]
+    spot = compact.document["proof"]["obligations"][0]["exclusions"]["weights"]
     zero = compact.copy()
     zero.block = zero.block[: spot["labels"]] + bytes(200) + zero.block[spot["labels"] + 200 :]
     assert "multipliers" in refusal(zero)
@@ -195,7 +196,7 @@ def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
     swapped.block = swapped.block[: spot["labels"]] + weights.tobytes() + swapped.block[spot["labels"] + 200 :]
     assert "is not proved" in refusal(swapped)
     without = compact.copy()
-    without.document["proof"]["obligations"][0]["exclusions"]["count"] = 0
+    without.document["proof"]["obligations"][0]["exclusions"]["weights"]["count"] = 0
     assert "is not proved" in refusal(without)
     twice = compact.copy()
     entry = slice(spot["exceptions"], spot["exceptions"] + 8)
@@ -206,8 +207,8 @@ def test_every_part_of_the_compact_weights_matters(compact: Package) -> None:
     for field in ("labels", "exceptions"):
         for value in (-4, 3, 1 << 30, None, "0"):
             moved = compact.copy()
-            moved.document["proof"]["obligations"][0]["exclusions"][field] = value
+            moved.document["proof"]["obligations"][0]["exclusions"]["weights"][field] = value
             refusal(moved)
     both = compact.copy()
-    both.document["proof"]["obligations"][0]["exclusions"]["offset"] = 0
+    both.document["proof"]["obligations"][0]["exclusions"]["weights"]["offset"] = 0
     assert "unknown field" in refusal(both)

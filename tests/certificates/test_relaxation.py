@@ -40,7 +40,7 @@ def refused(package: Package, reason: str) -> None:
 
 def boxes_of(package: Package) -> list[dict]:
     """The longest list of cuts and boxes."""
-    return max((p["boxes"] for p in package.document["proof"]["obligations"]), key=len)
+    return max((p["cases"] for p in package.document["proof"]["obligations"]), key=len)
 
 
 @pytest.mark.parametrize("name", list(MADE))
@@ -56,7 +56,7 @@ def test_cuts_and_empty_boxes_are_used() -> None:
     assert sum("at" in node for node in boxes_of(made("everywhere"))) >= 1
     assert any("empty" in node for node in boxes_of(made("wedge")))
     (proof,) = (p for p in made("labels").document["proof"]["obligations"])
-    assert len(proof["exclusions"]) == 3
+    assert len(proof["exclusions"]["cases"]) == 3
 
 
 # --- Truth ---------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
     spec.outputs = ["y", "w"]
     head = Relaxed(spec, tensors, block, (W, [], b)).over((spec.low, spec.high), 0)
     g = {0: Fraction(int(rng.integers(1, 4))), 1: Fraction(-int(rng.integers(1, 4)))}
-    constant, slope = head.worst(g)
+    constant, slope = head.worst(g, head.bounds.tops)
     constant += sum(abs(value) * head.errors[j] for j, value in g.items())
 
     def product(weights: np.ndarray, vector: np.ndarray, offset: np.float32) -> np.float32:
@@ -254,8 +254,8 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
         )
         z = np.where(direction > 0, np.float32(np.inf), np.float32(-np.inf))
         z = np.where(rng.random(n) < 0.1, np.float32(np.nan), z)
-        raised = np.where(z >= low, z, low)
-        clipped = np.where(raised <= high, raised, high).astype("f4")
+        lowered = np.where(z <= high, z, high)
+        clipped = np.where(lowered >= low, lowered, low).astype("f4")
         y = [product(w, clipped, o) for w, o in zip(arrays["heads.weight"], arrays["heads.bias"], strict=True)]
         value = sum(v * Fraction(float(y[j])) for j, v in g.items())
         assert value <= constant + sum(c * Fraction(float(x[at])) for at, c in slope.items())
@@ -355,14 +355,11 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
     package.weights["bounds.hidden.1.weight"] = package.weights["bounds.hidden.1.weight"].T.copy()
     refused(package, "expected F32 of shape")
     package = made("everywhere")
-    proof = package.document["proof"]["obligations"][0]
-    leaf = next(node for node in proof.pop("boxes") if "lambda" in node)
-    proof |= {"lambda": leaf["lambda"], "mu": []}
-    refused(package, "another kind of bounds")
+    del next(node for node in boxes_of(package) if "slopes" in node)["slopes"]
+    refused(package, "missing field")
     package = case("affine")
-    for proof in package.document["proof"]["obligations"]:
-        proof["boxes"] = [{"slopes": 0, "lambda": proof.pop("lambda"), "mu": proof.pop("mu")}]
-    refused(package, "another kind of bounds")
+    package.document["proof"]["obligations"][0]["cases"][0]["slopes"] = 0
+    refused(package, "unknown field")
     package = made("everywhere")
     package.document["program"]["clip"] = "clamp"
     refused(package, "unknown kind")
@@ -370,10 +367,10 @@ def test_proofs_and_tensors_of_other_bounds_are_refused() -> None:
 
 def test_exclusions_have_a_proof_each() -> None:
     package = made("labels")
-    package.document["proof"]["obligations"][0]["exclusions"].pop()
+    package.document["proof"]["obligations"][0]["exclusions"]["cases"].pop()
     refused(package, "one proof per pair")
     package = made("labels")
-    package.document["proof"]["obligations"][0]["exclusions"][1] = []
+    package.document["proof"]["obligations"][0]["exclusions"]["cases"][1] = [1, []]
     refused(package, "without a proof")
     package = made("labels")
     package.weights["heads.bias"] = package.weights["heads.bias"] + np.float32(0.75)
@@ -398,7 +395,7 @@ def changed(rng: random.Random, package: Package) -> str:
         at = 4 * rng.randrange(len(package.block) // 4)
         package.block = package.block[:at] + struct.pack("<f", rng.random()) + package.block[at + 4 :]
         return kind
-    node = rng.choice(rng.choice(package.document["proof"]["obligations"])["boxes"])
+    node = rng.choice(rng.choice(package.document["proof"]["obligations"])["cases"])
     key = rng.choice(sorted(node))
     node[key] = rng.choice([0, 1, "0", "1/2", "-1/2", [], ["1"], [[0, "1"]], [[1, "0x1p-1"]], None])
     return f"{kind} {key}"

@@ -97,7 +97,7 @@ def test_exclusions():
         offset = len(package.block)
         package.block += np.float32([0.5, 0.5]).tobytes()
         package.document["proof"]["obligations"] = [
-            {"head": 0, "rule": 0, "region": 0, "exclusions": {"offset": offset}}
+            {"head": 0, "rule": 0, "region": 0, "exclusions": {"weights": {"offset": offset}, "cases": []}}
         ]
         y = output(package, 0.5, 100.0)
         assert y == [excess, excess]

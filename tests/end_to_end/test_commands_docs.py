@@ -99,8 +99,8 @@ def test_train_as_on_the_page(place):
 def test_settings_on_the_page_are_known(tmp_path):
     (stated,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "s.yaml").write_text(stated)
-    settings = TrainSettings.read(tmp_path / "s.yaml", {})
-    assert settings.epochs == yaml.safe_load(stated)["epochs"]
+    settings = TrainSettings.read(tmp_path / "s.yaml", [], {})
+    assert settings.parameters["max_epochs"][0] == yaml.safe_load(stated)["max_epochs"]
 
 
 def test_every_command_of_the_page_exists():

@@ -1,4 +1,4 @@
-"""`smle train --model`: any estimator from the command line, through all commands."""
+"""`smle train --estimator`: any estimator from the command line, through all commands."""
 
 import json
 
@@ -31,7 +31,7 @@ def place(tmp_path_factory):
     (folder / "bank.yaml").write_text(RULES)
     (folder / "stricter.yaml").write_text(RULES.replace("60000", "30000").replace("24.5", "20"))
     result = run("train", folder / "bank.csv", folder / "bank.yaml", "-o", folder / "model",
-                 "--model", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
+                 "--estimator", "hist-gradient-boosting", "--ignore", "id")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "model alone" in result.output
     assert "moved to obey" in result.output
@@ -58,10 +58,16 @@ def test_every_command_takes_it(place):
     result = run("monitor", place / "model", place / "bank.csv", "--json")
     assert result.exit_code == 0, result.output
     served = {c["name"]: c["now"] for c in json.loads(result.output)["changes"] if c["kind"] == "served"}
-    assert served == {"kept": ways["kept"] / ways.sum(), "moved": ways["moved"] / ways.sum(), "replaced": 0, "safe": 0}
+    assert served == {
+        "kept": ways["kept"] / ways.sum(),
+        "moved": ways["moved"] / ways.sum(),
+        "near": 0,
+        "replaced": 0,
+        "safe": 0,
+    }
     result = run("monitor", place / "model", place / "bank.csv")
     assert "answers moved to obey" in result.output
-    assert "the model alone breaks" in result.output
+    assert "How often rules bind" in result.output
     result = run("report", place / "model", "--data", place / "bank.csv", "-o", place / "report.html")
     assert result.exit_code == 0, result.output
     page = (place / "report.html").read_text()
@@ -90,8 +96,8 @@ def test_edited_rules_need_no_training(place):
 
 def test_the_best_of_several_models_is_taken(place):
     pd.read_csv(place / "bank.csv").head(120).to_csv(place / "few.csv", index=False)
-    result = run("train", place / "few.csv", place / "bank.yaml", "-o", place / "auto", "--model", "auto",
-                 "--ignore", "id", "--epochs", "1", "--json")  # fmt: skip
+    result = run("train", place / "few.csv", place / "bank.yaml", "-o", place / "auto", "--estimator", "auto",
+                 "--ignore", "id", "--set", "max_epochs=1", "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
     summary = json.loads(result.output)
     scores = [tried["score"] for tried in summary["tried"]]
@@ -103,10 +109,10 @@ def test_the_best_of_several_models_is_taken(place):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "magic"], "Expected --model to be one of network, auto, hist-gradient-boosting"),
-        (["--model", "ridge", "--ignore", "income"], "--ignore: the rules read 'income'"),
-        (["--model", "ridge", "--ignore", "nothing"], "--ignore: there is no column 'nothing'"),
-        (["--model", "ridge", "--checkpoint", "file"], "--checkpoint is for networks"),
+        (["--estimator", "magic"], "Expected --estimator to be one of network, smle, auto, hist"),
+        (["--estimator", "ridge", "--ignore", "income"], "--ignore: the rules read 'income'"),
+        (["--estimator", "ridge", "--ignore", "nothing"], "--ignore: there is no column 'nothing'"),
+        (["--estimator", "ridge", "--checkpoint", "file"], "--checkpoint is for networks"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(place, tmp_path, options, message):
@@ -114,3 +120,24 @@ def test_mistakes_are_one_line_and_leave_nothing(place, tmp_path, options, messa
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "model").exists()
+
+
+def test_export_compares_the_labels_of_a_sample(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"l{i}" for i in range(14)]
+    rules = "".join(f"  - {{name: r{i}, then: l{i} implies l{(i - 1) // 2}}}\n" for i in range(1, 14))
+    rules += "  - {name: apart, when: x >= 0.5, then: not (l1 and l2)}\n"
+    (tmp_path / "labels.yaml").write_text(f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(names)}]\nrules:\n{rules}")
+    table = pd.DataFrame({"x": rng.random(120)})
+    for i, name in enumerate(names):
+        table[name] = (rng.random(120) < 0.3 + 0.4 * np.sin(i + 6 * table["x"]) ** 2).astype(int)
+    table.to_csv(tmp_path / "labels.csv", index=False)
+    result = run("train", tmp_path / "labels.csv", tmp_path / "labels.yaml", "-o", tmp_path / "model", "--estimator",
+                 "random-forest")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--data", tmp_path / "labels.csv")
+    assert result.exit_code == 0, result.output
+    assert "120 of 120 rows" in result.output
+    assert "have the same labels in the folder and in the file" in result.output
+    result = run("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--data", tmp_path / "labels.csv", "--json")
+    assert json.loads(result.output)["rows_with_the_same_labels"] == 120

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeRegressor, load
+from smle import NetworkRegressor, SafeRegressor, load
 from smle.estimators import without_rules
 from smle.tables import files as table_files
+from smle.tables.files import read_table
 from support.commands import run
 from support.processes import environment
 
@@ -33,7 +34,7 @@ def chunks_of(rows, monkeypatch):
 
 
 def _read(path):
-    return pd.read_csv(path, float_precision=None) if path.suffix == ".csv" else pd.read_parquet(path)
+    return read_table(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -45,6 +46,7 @@ def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path
     result = run("predict", braking_folder, source, "-o", tmp_path / f"p.{kind}", "--json", "--require-certificate")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert json.loads(result.stdout) == {
+        "columns_not_read": [],
         "rows": 1500,
         "output": str(tmp_path / f"p.{kind}"),
         "rows_outside_the_domain": 0,
@@ -341,7 +343,9 @@ def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, 
 def plain_folder(braking_spec, braking_table, tmp_path_factory):
     """A model without rules, so without a certificate."""
     model = SafeRegressor(
-        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+        without_rules(braking_spec),
+        NetworkRegressor(hidden_layer_sizes=(4,), embedding=4, max_epochs=1),
+        random_state=0,
     )
     folder = tmp_path_factory.mktemp("plain") / "model"
     model.fit(braking_table[COLUMNS], braking_table["brake"]).save(folder)

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeClassifier, Specification, load
+from smle import NetworkClassifier, SafeClassifier, SMLERegressor, Specification, load
 from smle.demo import BRAKING_RULES
 from smle.errors import DataError, NotCertifiedError
-from smle.estimators import SafeRegressor, project_model
-from smle.guarantees.answers.membership import broken
+from smle.estimators import project_model
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.commands import run
 
@@ -108,13 +108,13 @@ def test_refusals(braking_folder, tmp_path):
 def test_choices_and_labels_can_be_projected():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])
-    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 10, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 10, "random_state": 0}
     rules = (
         "inputs: {{a: [-3, 3], b: [-3, 3]}}\nchoices: {{advice: [clear, left, right]}}\n"
         "rules:\n  - {{name: wall, when: a <= {at}, then: advice != left}}\n"
     )
     y = np.where(X["b"] < 0, "clear", np.where(X["a"] > 0, "right", "left"))
-    model = SafeClassifier(rules.format(at=-1), **quick).fit(X, y)
+    model = SafeClassifier(rules.format(at=-1), NetworkClassifier(**quick), compare=False).fit(X, y)
     for data in ({}, {"X": X, "y": pd.DataFrame({"advice": y})}):
         new = project_model(model, Specification.from_yaml(rules.format(at=1)), **data)
         assert not (new.predict(X)[X["a"] <= 1] == "left").any()
@@ -124,7 +124,9 @@ def test_choices_and_labels_can_be_projected():
         project_model(model, Specification.from_yaml(smallest))
     labels = "inputs: {{a: [-3, 3], b: [-3, 3]}}\nlabels: [cat, dog]\nrules:\n  - {{name: r, {rule}}}\n"
     marks = np.stack([X["a"] > 0, X["b"] > 0], axis=1).astype(int)
-    model = SafeClassifier(labels.format(rule="then: not (cat and dog)"), **quick).fit(X, marks)
+    model = SafeClassifier(
+        labels.format(rule="then: not (cat and dog)"), NetworkClassifier(**quick), compare=False
+    ).fit(X, marks)
     new = project_model(model, Specification.from_yaml(labels.format(rule="when: a >= 1, then: cat implies dog")))
     inside = new.predict(X)[X["a"] >= 1]
     assert (inside[:, 0] <= inside[:, 1]).all()
@@ -134,7 +136,7 @@ def test_a_model_without_gate_keeps_one_head(braking_table):
     rules = BRAKING_RULES.replace("brake <= 0.1", "brake <= 1")
     columns = ["distance", "speed", "friction"]
     quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0, "compare": False}
-    model = SafeRegressor(rules, enforcement="pdcg", gate=False, **quick)
+    model = SMLERegressor(rules, gate=False, **quick)
     model.fit(braking_table[columns], braking_table["brake"])
     new = project_model(model, Specification.from_yaml(rules.replace("brake >= 0.8", "brake >= 0.9")))
     assert new.certificate_.document["gate"]["regions"] == []

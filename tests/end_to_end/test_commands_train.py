@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
-from smle import SafeRegressor, load
-from smle.cli.settings import TrainSettings
+from smle import NetworkRegressor, SafeRegressor, load
+from smle.cli.settings import TrainSettings, checked_parameters
 from smle.demo import BRAKING_RULES
 from smle.errors import TrainingError
 from smle.training.checkpoints import Checkpoint, is_checkpoint, read_checkpoint, write_checkpoint
@@ -21,10 +21,10 @@ from smle_check.digits import margin_text
 from support.commands import run
 from support.processes import environment
 
-QUICK = ("--hidden", "8")
+QUICK = ("--set", "hidden_layer_sizes=8")
 
 
-BOX = ("--enforcement", "pdcg")
+BOX = ("--estimator", "smle")
 
 
 def _train(files, *more, data="data.csv"):
@@ -32,7 +32,7 @@ def _train(files, *more, data="data.csv"):
 
 
 def test_summary_and_scores(files):
-    answer = json.loads(_train(files, *QUICK, *BOX, "--epochs", 5, "--json").stdout)
+    answer = json.loads(_train(files, *QUICK, *BOX, "--set", "max_epochs=5", "--json").stdout)
     scores = answer["scores"]
     assert answer["rows"] == {"training": 1200, "test": 300}
     assert scores["metric"] == "R2"
@@ -44,7 +44,7 @@ def test_summary_and_scores(files):
     model = load(files / "m")
     assert model.description_["scores"] == scores
     assert model.description_["history"]["epochs"] == answer["history"]["epochs"] == 5
-    text = _train(files, *QUICK, *BOX, "--epochs", 5).output
+    text = _train(files, *QUICK, *BOX, "--set", "max_epochs=5").output
     assert "On 300 held-out rows" in text
     assert "(replaced the previous one)" in text
     assert scores["plain"] == "quick"
@@ -54,7 +54,7 @@ def test_summary_and_scores(files):
 
 
 def test_without_test_rows(files):
-    nothing = _train(files, *QUICK, "--epochs", 1, "--test-share", 0)
+    nothing = _train(files, *QUICK, "--set", "max_epochs=1", "--test-share", 0)
     assert nothing.exit_code == 0, nothing.output
     assert "On 300 validation rows" in nothing.output
     assert load(files / "m").description_["provenance"]["rows"] == 1500
@@ -63,7 +63,7 @@ def test_without_test_rows(files):
 def test_parquet_trains_the_same_model(files, braking_table):
     braking_table.to_parquet(files / "data.parquet")
     for data in ("data.csv", "data.parquet"):
-        assert _train(files, *QUICK, "--epochs", 2, data=data).exit_code == 0
+        assert _train(files, *QUICK, "--set", "max_epochs=2", data=data).exit_code == 0
         if data == "data.csv":
             weights = load(files / "m").record().weights
     again = load(files / "m").record().weights
@@ -71,30 +71,35 @@ def test_parquet_trains_the_same_model(files, braking_table):
 
 
 def test_settings_file_and_options_that_win(files):
-    (files / "s.yaml").write_text("hidden: [8, 8]\nembedding: 4\nepochs: 3\nseed: 5\nenforcement: pdcg\n")
-    answer = json.loads(_train(files, "--config", files / "s.yaml", "--epochs", 2, "--json").stdout)
-    described = load(files / "m").description_
+    (files / "s.yaml").write_text(
+        "estimator: smle\nhidden_layer_sizes: [8, 8]\nembedding: 4\nmax_epochs: 3\nseed: 5\nbounds: affine\n"
+    )
+    answer = json.loads(_train(files, "--config", files / "s.yaml", "--set", "max_epochs=2", "--json").stdout)
+    model = load(files / "m")
+    described = model.description_
     assert described["architecture"] == {"backbone": "mlp", "hidden": [8, 8], "embedding": 4}
+    assert (model.bounds, model.random_state, type(model).__name__) == ("affine", 5, "SMLERegressor")
     assert answer["history"]["epochs"] == 2
     assert answer["scores"]["plain"] == "quick"
 
 
 WRONG = {
-    "epoch: 3": "Did you mean 'epochs'?",
+    "max_epoch: 3": "unknown parameter 'max_epoch'. Did you mean 'max_epochs'?",
     "learning-rate: 3": "Did you mean 'learning_rate'?",
-    "frobnicate: 1": "Known are: model, hidden",
+    "frobnicate: 1": "Known are: out_of_domain, compare, hidden_layer_sizes",
     "- 1": "expected lines such as",
-    "epochs: [": "not readable as YAML",
-    "hidden: [8, -1]": "hidden",
-    "hidden: wide": "hidden",
+    "max_epochs: [": "not readable as YAML",
+    "hidden_layer_sizes: [8, -1]": "hidden_layer_sizes",
+    "hidden_layer_sizes: wide": "hidden_layer_sizes",
     "test_share: 2": "test_share",
-    "epochs: many": "Expected epochs to be a positive whole number. Got 'many'",
-    "epochs: 1e-2": "Expected epochs",
+    "max_epochs: many": "Expected max_epochs to be a positive whole number. Got 'many'",
+    "max_epochs: 1e-2": "Expected max_epochs",
     "learning_rate: -1e-2": "Expected learning_rate to be a positive number",
     "learning_rate: nan": "Expected learning_rate",
     "patience: 0": "Expected patience",
-    "bounds: loose": "bounds",
-    "gate: 3": "gate",
+    "bounds: affine": "unknown parameter 'bounds'",
+    "random_state: 3": "'random_state' is set by --seed",
+    "checkpoint: file": "'checkpoint' is set by --checkpoint",
     "seed: -1": "seed",
     "seed: true": "seed",
 }
@@ -103,7 +108,7 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_settings_are_named(files, text):
     (files / "s.yaml").write_text(text + "\n")
-    result = _train(files, *(() if "hidden" in text else ("--hidden", "8")), "--config", files / "s.yaml")
+    result = _train(files, "--config", files / "s.yaml")
     assert result.exit_code == 2, result.output
     assert WRONG[text] in result.output
     assert "s.yaml" in result.output
@@ -112,22 +117,32 @@ def test_wrong_settings_are_named(files, text):
 
 
 def test_wrong_options_are_named(files):
-    for option, value in (("--epochs", 0), ("--learning-rate", -1), ("--validation-share", 3), ("--test-share", 1)):
+    for option, value in (("--seed", -1), ("--test-share", 1)):
         result = _train(files, option, value)
         assert result.exit_code == 2
         assert f"Expected {option} to be" in result.output
+    for text, reason in (("max_epochs=0", "--set: Expected max_epochs to be"), ("max_epochs", "expected a name and a")):
+        result = _train(files, "--set", text)
+        assert result.exit_code == 2
+        assert reason in result.output
+    unknown = _train(files, "--estimator", "ridge", "--set", "max_epochs=3")
+    assert unknown.exit_code == 2
+    assert "Invalid parameter 'max_epochs'" in unknown.output
     assert "no such file" in _train(files, "--config", files / "absent.yaml").output
     assert "it is a folder" in _train(files, "--config", files).output
 
 
-def test_numbers_that_yaml_takes_for_text(tmp_path):
-    (tmp_path / "s.yaml").write_text("learning_rate: 1e-2\nepochs: 1e2\nseed: '4294967295'\ntest_share: 5e-1\n")
-    settings = TrainSettings.read(tmp_path / "s.yaml", {"learning_rate": 0.5})
-    assert settings == TrainSettings(learning_rate=0.5, epochs=100, seed=4294967295, test_share=0.5)
-    assert TrainSettings.read(tmp_path / "s.yaml", {}).learning_rate == 1e-2
-    assert isinstance(settings.epochs, int)
-    assert settings.parameters()["max_epochs"] == 100
-    SafeRegressor(**settings.parameters())  # knows all of these names
+def test_values_are_read_as_they_are_written(tmp_path):
+    (tmp_path / "s.yaml").write_text("learning_rate: 1e-2\nmax_epochs: 100\nseed: '4294967295'\ntest_share: 5e-1\n")
+    assigned = ["learning_rate=0.5", "hidden-layer-sizes=64,64", "schedule=null", "out_of_domain=clip"]
+    settings = TrainSettings.read(tmp_path / "s.yaml", assigned, {})
+    assert (settings.seed, settings.test_share, settings.estimator) == (4294967295, 0.5, "network")
+    safe, inner = checked_parameters(settings.parameters, SafeRegressor, NetworkRegressor)
+    assert safe == {"out_of_domain": "clip"}
+    assert inner == {"learning_rate": 0.5, "max_epochs": 100, "hidden_layer_sizes": (64, 64), "schedule": None}
+    alone = TrainSettings.read(tmp_path / "s.yaml", ["hidden_layer_sizes=8", "weight_decay=1e-3"], {})
+    (inner,) = checked_parameters(alone.parameters, NetworkRegressor)
+    assert (inner["hidden_layer_sizes"], inner["learning_rate"], inner["weight_decay"]) == ((8,), 1e-2, 1e-3)
 
 
 @pytest.fixture
@@ -137,13 +152,14 @@ def untrained(monkeypatch):
     def fit(*arguments, **options):
         raise AssertionError
 
-    monkeypatch.setattr("smle.estimators.SafeEstimator.fit", fit)
+    monkeypatch.setattr("smle.estimators.SafeRegressor.fit", fit)
+    monkeypatch.setattr("smle.estimators.SafeClassifier.fit", fit)
 
 
 def test_rules_without_training_rows_are_named(files, braking_table):
-    assert "no training rows" not in _train(files, *QUICK, "--epochs", 1).output
+    assert "no training rows" not in _train(files, *QUICK, "--set", "max_epochs=1").output
     braking_table[braking_table["distance"] > 100].to_csv(files / "far.csv", index=False)
-    shown = _train(files, *QUICK, "--epochs", 1, data="far.csv").output
+    shown = _train(files, *QUICK, "--set", "max_epochs=1", data="far.csv").output
     assert "no training rows fall where these rules apply: emergency braking" in " ".join(shown.split())
 
 
@@ -193,7 +209,7 @@ def test_mixed_outputs_are_refused_with_the_way_out(files, braking_table, untrai
     text = BRAKING_RULES.replace("outputs: [brake]", "outputs: [brake]\nchoices: {lamp: [on, off]}")
     (files / "rules.yaml").write_text(text)
     braking_table.assign(lamp="on").to_csv(files / "data.csv", index=False)
-    result = _train(files, *QUICK, "--epochs", 1)
+    result = _train(files, *QUICK, "--set", "max_epochs=1")
     assert result.exit_code == 2, result.output
     assert "smle.nn.SafeNetwork" in result.output
     assert f"{files / 'rules.yaml'}: " in result.output
@@ -203,7 +219,7 @@ def test_mixed_outputs_are_refused_with_the_way_out(files, braking_table, untrai
 
 def test_a_file_without_rules_trains_a_plain_network(files):
     (files / "rules.yaml").write_text(BRAKING_RULES.split("rules:", maxsplit=1)[0] + "rules: []\n")
-    result = _train(files, *QUICK, "--epochs", 1)
+    result = _train(files, *QUICK, "--set", "max_epochs=1")
     assert result.exit_code == 0, result.output
     assert "Proved rules" not in result.output
     assert "no rules, so nothing is proved" in result.output
@@ -285,7 +301,7 @@ def _wait_for(path, process):
 
 
 def test_an_interrupted_run_goes_on_to_the_same_model(files):
-    options = ("--epochs", "30", "--patience", "30", "--checkpoint", "run.checkpoint")
+    options = ("--set", "max_epochs=30", "--set", "patience=30", "--checkpoint", "run.checkpoint")
     process = _start(files, *options, waits=True)
     _wait_for(files / "run.checkpoint", process)
     process.send_signal(signal.SIGINT)
@@ -308,9 +324,9 @@ def test_an_interrupted_run_goes_on_to_the_same_model(files):
 
 @pytest.mark.audit
 def test_a_killed_run_leaves_the_old_model(files):
-    assert _train(files, *QUICK, "--epochs", 1).exit_code == 0
+    assert _train(files, *QUICK, "--set", "max_epochs=1").exit_code == 0
     before = {p.name: p.read_bytes() for p in (files / "m").iterdir()}
-    process = _start(files, "--epochs", "500", "--checkpoint", "run.checkpoint", waits=True)
+    process = _start(files, "--set", "max_epochs=500", "--checkpoint", "run.checkpoint", waits=True)
     _wait_for(files / "run.checkpoint", process)
     process.kill()
     process.communicate()
@@ -333,21 +349,21 @@ def test_a_model_that_is_no_good_is_called_so(tmp_path, baseline):
     y = np.minimum(0.05 * w, 4) * (0.3 + 0.6 * a)
     pd.DataFrame({"w": w, "a": a, "y": y}).to_csv(tmp_path / "data.csv", index=False)
     (tmp_path / "rules.yaml").write_text(CAPPED)
-    more = ("--hidden", "32,32", "--epochs", 40, *BOX)
+    more = ("--set", "hidden_layer_sizes=32,32", "--set", "max_epochs=40", *BOX)
     done = _train(tmp_path, *more)
     assert done.exit_code == 0, done.output
     assert "AccuracyWarning" not in done.output
     text = load(tmp_path / "m").description_["scores"]["concern"]
     assert "on 160 held-out rows" in text
     assert "learned heads keep to one convex part" in text
-    assert "enforcement='correct'" in text
+    assert "Use SafeRegressor or SafeClassifier" in text
     assert f"WARNING: {text}\n" in done.output
     assert json.loads(_train(tmp_path, *more, "--json").stdout)["warning"] == text
 
 
 def test_a_network_that_is_no_better_hides_nothing(files):
     """The network inside is bad after one epoch; the quick plain model that `fit` compares with is not."""
-    answer = json.loads(_train(files, *QUICK, "--epochs", 1, "--json").stdout)
+    answer = json.loads(_train(files, *QUICK, "--set", "max_epochs=1", "--json").stdout)
     assert answer["scores"]["plain"] == "network"
     assert answer["scores"]["score"]["plain"] < 0.7
     assert "A quick plain model" in answer["warning"]
@@ -361,7 +377,7 @@ def test_outputs_and_rare_labels_have_lines_of_their_own(tmp_path):
     (tmp_path / "rules.yaml").write_text(
         "inputs: {x: [0, 1]}\nlabels: [fraud, large]\nrules: [{name: r, then: fraud implies large}]\n"
     )
-    done = _train(tmp_path, "--hidden", 16, "--epochs", 60)
+    done = _train(tmp_path, "--set", "hidden_layer_sizes=16", "--set", "max_epochs=60")
     assert done.exit_code == 0, done.output
     lines = [line.split("│") for line in done.output.splitlines() if "│" in line]
     names = [(cells[1].strip(), cells[2].strip()) for cells in lines]

@@ -30,7 +30,7 @@ def test_rules_and_train(tmp_path, code):
     if code != 2:
         found = json.loads(done.stdout)
         assert (found["contradictory"], found["undecided"]) == (code == 1, code == 3)
-    model = ("--model", "ridge")
+    model = ("--estimator", "ridge")
     done = run("train", tmp_path / "data.csv", tmp_path / "rules.yaml", "-o", tmp_path / "model", *model)
     assert done.exit_code == code, done.output
     assert done.stderr.startswith({0: "", 1: "does not hold: ", 2: "error: ", 3: "not proved: "}[code])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smle import SafeRegressor, Specification
+from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.estimators import without_rules
 from smle.guarantees.regions.search import find_cells
 from smle.nn.head import gate_program
@@ -26,7 +26,7 @@ def test_certified_model_never_violates(braking_model, braking_spec, dtype):
 
 
 def test_the_attack_finds_a_network_without_rules(braking_spec, braking_table):
-    plain = SafeRegressor(without_rules(braking_spec), max_epochs=3, random_state=0)
+    plain = SafeRegressor(without_rules(braking_spec), NetworkRegressor(max_epochs=3), random_state=0)
     plain.fit(braking_table[list(braking_spec.columns)], braking_table["brake"])
     assert plain.certificate_ is None
     assert _violations(plain, braking_spec, np.float32, 2000)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from smle import SafeRegressor, load, storage
+from smle import NetworkRegressor, SafeRegressor, load, storage
 from smle.cli import app
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.estimators import without_rules
@@ -282,7 +282,9 @@ def test_an_empty_block_is_not_an_absent_one(braking_folder):
 
 def test_a_model_without_rules_is_loaded_with_a_warning_or_not_at_all(braking_spec, braking_table, tmp_path):
     model = SafeRegressor(
-        without_rules(braking_spec), hidden_layer_sizes=(4,), embedding=4, max_epochs=1, random_state=0
+        without_rules(braking_spec),
+        NetworkRegressor(hidden_layer_sizes=(4,), embedding=4, max_epochs=1),
+        random_state=0,
     )
     model.fit(braking_table[["distance", "speed", "friction"]], braking_table["brake"]).save(tmp_path / "plain")
     with pytest.warns(UserWarning, match="Nothing is proved about the model in '.*plain'"):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeRegressor
+from smle import NetworkRegressor, SafeRegressor
 
 HIDING = """
 from importlib.machinery import PathFinder
@@ -52,7 +52,7 @@ WORKS = [
         )
     ),
     ["project", "corrected", "braking.yaml", "-o", "projected"],
-    ["train", "full.csv", "braking.yaml", "-o", "trained", "--model", "ridge"],
+    ["train", "full.csv", "braking.yaml", "-o", "trained", "--estimator", "ridge"],
 ]
 NEEDS_TORCH = [
     ["train", "full.csv", "braking.yaml", "-o", "new"],
@@ -71,9 +71,9 @@ def place(braking_model, braking_folder, braking_table, tmp_path):
     braking_table.to_csv(tmp_path / "full.csv", index=False)
     X, y = braking_table.drop(columns="brake"), braking_table["brake"]
     X.to_csv(tmp_path / "data.csv", index=False)
-    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0, "compare": False}
+    quick = {"hidden_layer_sizes": (8,), "embedding": 8, "max_epochs": 2, "random_state": 0}
     spec = braking_model.specification_
-    SafeRegressor(spec, **quick).fit(X, y).save(tmp_path / "corrected")
+    SafeRegressor(spec, NetworkRegressor(**quick), compare=False).fit(X, y).save(tmp_path / "corrected")
     SafeRegressor(spec, estimator=Ridge()).fit(X, y).save(tmp_path / "ridge")
     return tmp_path
 

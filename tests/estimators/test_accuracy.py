@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, SMLERegressor, Specification, load
 from smle.baselines import QuickModel
 from smle.errors import AccuracyWarning
 from smle.estimators import compare_models, quick_baseline, without_rules
@@ -35,7 +35,7 @@ def doses():
 @pytest.fixture(scope="module")
 def poor(doses):
     with pytest.warns(AccuracyWarning) as caught:
-        model = SafeRegressor(INPUTS + CROSSING, enforcement=AtTheEnd(), **SMALL).fit(*doses)
+        model = SMLERegressor(INPUTS + CROSSING, **SMALL, enforcement=AtTheEnd()).fit(*doses)
     return model, str(caught[0].message)
 
 
@@ -46,17 +46,19 @@ def test_learned_heads_that_are_far_behind_are_told_of_with_a_remedy(poor, doses
     assert scores["concern"] == text
     assert f"R2 of 'dose' is {scores['score']['safe']:.2f} on 300 validation rows" in text
     assert "one convex part of what 'per weight' and 'cap' allow, with one straight limit" in text
-    assert "Use enforcement='correct', the default" in text
+    assert "Use SafeRegressor or SafeClassifier" in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mended = SafeRegressor(INPUTS + CROSSING, **SMALL).fit(*doses)  # what the warning says
+        mended = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**SMALL)).fit(*doses)  # what the warning says
     found = mended.description_["scores"]["score"]
     assert found["safe"] > found["postprocess"] - 0.01 > scores["score"]["safe"] + 0.1
 
 
 def test_a_network_that_is_poor_before_it_is_corrected_is_told_of(doses):
     with pytest.warns(AccuracyWarning, match=r"Likely cause: .*after 1 epoch and was still getting better"):
-        SafeRegressor(INPUTS + CROSSING, **{**SMALL, "max_epochs": 1, "learning_rate": 1e-5}).fit(*doses)
+        SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 1, "learning_rate": 1e-5})).fit(
+            *doses
+        )
 
 
 def test_the_warning_is_stored_and_printed(poor, tmp_path):
@@ -71,7 +73,7 @@ def test_the_warning_is_stored_and_printed(poor, tmp_path):
 
 
 def test_certificates_of_models_without_scores_say_so(doses):
-    model = SafeRegressor(INPUTS + CROSSING, **{**SMALL, "max_epochs": 1}, compare=False).fit(*doses)
+    model = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 1}), compare=False).fit(*doses)
     assert model.description_["scores"] == {}
     assert str(model.certificate_).endswith("Accuracy: not measured.")
     model.set_scores({"mine": 0.5})
@@ -83,8 +85,12 @@ def test_good_models_and_models_without_rules_are_not_warned_about(braking_model
     assert scores["concern"] == scores["cost"] == ""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plain = SafeRegressor(without_rules(Specification.from_yaml(INPUTS + CROSSING)), **SMALL).fit(*doses)
-        constant = SafeRegressor(INPUTS + CROSSING, **{**SMALL, "max_epochs": 2}).fit(doses[0], np.full(1500, 0.05))
+        plain = SafeRegressor(without_rules(Specification.from_yaml(INPUTS + CROSSING)), NetworkRegressor(**SMALL)).fit(
+            *doses
+        )
+        constant = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 2})).fit(
+            doses[0], np.full(1500, 0.05)
+        )
     assert plain.description_["scores"] == {}
     assert constant.description_["scores"]["concern"] == ""  # there is nothing to explain
 
@@ -115,7 +121,7 @@ def test_the_best_that_obeys_is_the_best_in_the_score_that_is_shown(loans):
     score = ScoreTable.of(UNITS, encoded, truth, {"raw": raw, "best": best}).scores()
     better = score["best"]
     assert score["raw"] < better - 0.05  # the units matter here
-    model = SafeRegressor(UNITS, **SMALL).fit(X, y)
+    model = SafeRegressor(UNITS, NetworkRegressor(**SMALL)).fit(X, y)
     scores = compare_models(model, X, y, plain=quick_baseline(UNITS, X, y))["score"]
     assert scores["oracle"] == pytest.approx(better)
     assert scores["oracle"] >= max(scores["safe"], scores["postprocess"])
@@ -123,7 +129,7 @@ def test_the_best_that_obeys_is_the_best_in_the_score_that_is_shown(loans):
 
 def test_scores_by_output_are_those_of_scikit_learn(loans):
     X, y = loans
-    model = SafeRegressor(UNITS, **{**SMALL, "max_epochs": 5}, compare=False).fit(X, y)
+    model = SafeRegressor(UNITS, NetworkRegressor(**{**SMALL, "max_epochs": 5}), compare=False).fit(X, y)
     scores = compare_models(model, X, y)
     from sklearn.metrics import r2_score
 
@@ -163,7 +169,7 @@ def test_a_rare_label_that_is_never_found_is_far_behind(braking_model):
     X = rng.uniform(0.2, 1, (1000, 2))
     truth = (X.sum(axis=1, keepdims=True) > 1.75).astype(float)
     assert 0.02 < truth.mean() < 0.06
-    model = SafeClassifier(RARE, **{**SMALL, "max_epochs": 1}, compare=False).fit(X, truth)
+    model = SafeClassifier(RARE, NetworkClassifier(**{**SMALL, "max_epochs": 1}), compare=False).fit(X, truth)
     never = np.full((1000, 1), -1.0)
     found = compare(RARE, X, truth, {"safe": never, "plain": truth - 0.5})
     assert found.scores()["safe"] > 0.94
@@ -181,7 +187,7 @@ def test_choices_are_compared_by_what_is_chosen():
     y = pd.DataFrame({"advice": np.where(X["x"] > 0.7, "left", "right")})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = SafeClassifier(spec, **SMALL).fit(X, y)
+        model = SafeClassifier(spec, NetworkClassifier(**SMALL)).fit(X, y)
     scores = compare_models(model, X, y)
     assert set(scores["score"]) == {"safe", "plain", "postprocess", "oracle"}
     assert scores["score"]["safe"] == pytest.approx(model.score(X, y["advice"]))
@@ -247,7 +253,7 @@ def test_preprocess_stands_in_the_table() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.uniform(0, 1, 300)})
     y = pd.DataFrame({"y": X["x"]})
-    model = SafeRegressor(spec, max_epochs=3).fit(X, y)
+    model = SafeRegressor(spec, NetworkRegressor(max_epochs=3)).fit(X, y)
     baselines = {"plain": quick_baseline(spec, X, y), "preprocess": quick_baseline(spec, X, y, preprocess=True)}
     found = compare_models(model, X, y, **baselines)
     assert {"safe", "plain", "preprocess", "postprocess", "oracle"} <= found["score"].keys()

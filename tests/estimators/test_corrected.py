@@ -1,4 +1,4 @@
-"""enforcement="correct": trained without rules, then made safe; an estimator like any other."""
+"""A network behind a head of rules: trained without them, then made safe; an estimator like any other."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from smle import SafeClassifier, SafeRegressor, Specification, load
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
 from smle.errors import ContradictionError
 from smle.estimators import project_model
 from smle.export import check_onnx
@@ -38,8 +38,8 @@ def conflicts(on: np.ndarray) -> np.ndarray:
 def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None:
     X, y = tagged()
     assert conflicts(y == 1).mean() > 0.3
-    model = SafeClassifier(TAGS, enforcement="correct", **OPTIONS).fit(X, y)
-    plain = SafeClassifier(replace(TAGS, rules=()), **OPTIONS).fit(X, y)
+    model = SafeClassifier(TAGS, NetworkClassifier(**OPTIONS)).fit(X, y)
+    plain = SafeClassifier(replace(TAGS, rules=()), NetworkClassifier(**OPTIONS)).fit(X, y)
     ours, before = np.asarray(model.predict(X)) == 1, np.asarray(plain.predict(X)) == 1
     broken = conflicts(before)
     assert broken.any()
@@ -54,7 +54,7 @@ def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None
 
 def test_repeats_itself_and_exports(tmp_path: Path) -> None:
     X, y = tagged(200)
-    model = SafeClassifier(TAGS, enforcement="correct", **OPTIONS).fit(X, y)
+    model = SafeClassifier(TAGS, NetworkClassifier(**OPTIONS)).fit(X, y)
     np.testing.assert_array_equal(clone(model).fit(X, y).decision_function(X), model.decision_function(X))
     model.to_onnx(tmp_path / "model.onnx")
     check_onnx(tmp_path / "model.onnx")
@@ -71,7 +71,7 @@ def test_numbers_are_cut_off_where_rules_apply() -> None:
     )
     X = np.linspace(-2, 2, 300)[:, None]
     y = np.abs(X[:, 0])
-    model = SafeRegressor(spec, enforcement="correct", **OPTIONS).fit(X, y)
+    model = SafeRegressor(spec, NetworkRegressor(**OPTIONS)).fit(X, y)
     predicted = np.asarray(model.predict(X)).ravel()
     assert predicted[X[:, 0] >= 0].max() <= 0.5
     assert np.abs(predicted - y)[X[:, 0] < -0.1].max() < 0.3
@@ -95,8 +95,8 @@ def doses(rows: int = 1500) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_moving_limit_that_meets_a_fixed_one_costs_nothing() -> None:
     X, y = doses()
-    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
-    plain = SafeRegressor(replace(CAPPED, rules=()), **OPTIONS).fit(X, y)
+    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
+    plain = SafeRegressor(replace(CAPPED, rules=()), NetworkRegressor(**OPTIONS)).fit(X, y)
     clipped = np.clip(plain.predict(X), 0, np.minimum(0.05 * X[:, 0], 4))
     score = 1 - ((clipped - y) ** 2).mean() / y.var()
     assert score > 0.9
@@ -106,14 +106,14 @@ def test_a_moving_limit_that_meets_a_fixed_one_costs_nothing() -> None:
 
 def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Path) -> None:
     X, y = doses()
-    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
     own = model.deployed_.front(X)
     served = model.raw_outputs(X).astype(np.float32)
     allowed = ~broken(CAPPED, X, own.astype(np.float64)).any(axis=1)
     assert 0 < (~allowed).sum() < len(X) / 2
     np.testing.assert_array_equal(served[allowed], own[allowed])
     usage = model.usage(X)
-    assert usage.head.ways == {"kept": allowed.sum(), "moved": (~allowed).sum(), "replaced": 0, "safe": 0}
+    assert usage.head.ways == {"kept": allowed.sum(), "moved": (~allowed).sum(), "near": 0, "replaced": 0, "safe": 0}
     found = write_report(model, pd.DataFrame({"weight": X[:, 0], "severity": X[:, 1], "dose": y}), tmp_path / "r.html")
     assert found.verdict == "proved"
     assert "How answers are served" in found.path.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Pa
 
 def test_exports(tmp_path: Path) -> None:
     X, y = doses(600)
-    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
     model.to_onnx(tmp_path / "model.onnx")
     check_onnx(tmp_path / "model.onnx")
     running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
@@ -133,23 +133,17 @@ def test_exports(tmp_path: Path) -> None:
 
 def test_edited_rules_are_proved_behind_the_same_network() -> None:
     X, y = doses(600)
-    model = SafeRegressor(CAPPED, enforcement="correct", **OPTIONS).fit(X, y)
+    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
     stricter = Specification.from_yaml(CAPPED.to_yaml().replace("dose <= 4", "dose <= 2.5"))
     other = project_model(model, stricter)
     np.testing.assert_array_equal(other.predict(X), np.minimum(model.predict(X), np.float32(2.5)))
     assert other.certificate_.check()
 
 
-@pytest.mark.parametrize(("name", "value"), [("gate", False), ("bounds", "network")])
-def test_parameters_of_learned_heads_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"Expected {name} to be .*For a learned box pass enforcement='pdcg'"):
-        SafeRegressor(CAPPED, **{**OPTIONS, name: value}).fit(*doses(20))
-
-
 def test_rules_that_cannot_be_met_are_refused_before_training() -> None:
     X, y = doses(200)
     text = CAPPED.to_yaml() + "  - {name: enough, when: severity >= 0.9, then: dose >= 1}\n"
-    model = SafeRegressor(Specification.from_yaml(text), enforcement="correct", **OPTIONS)
+    model = SafeRegressor(Specification.from_yaml(text), NetworkRegressor(**OPTIONS))
     model._train = lambda *_: pytest.fail("Training began.")  # type: ignore[method-assign]
     with pytest.raises(ContradictionError, match=r"'per kilogram' and 'enough'.*weight="):
         model.fit(X, y)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeClassifier, SafeRegressor
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, SMLERegressor
 
 QUICK = {"max_epochs": 30, "hidden_layer_sizes": (16,), "embedding": 8, "random_state": 0}
 SPEC = "inputs: {a: [0, 10]}\noutputs: [u]\nrules:\n  - {name: cap, then: 0 <= u <= 8}\n"
@@ -21,16 +21,18 @@ def rows():
 def test_rows_of_weight_zero_count_as_absent(rows):
     X, y = rows
     weight = np.where(np.arange(300) % 3 == 0, 0.0, 1.0)
-    weighted = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight)
-    without = SafeRegressor(SPEC, **QUICK).fit(X[weight > 0], y[weight > 0], sample_weight=np.ones(200))
+    weighted = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight)
+    without = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(
+        X[weight > 0], y[weight > 0], sample_weight=np.ones(200)
+    )
     assert np.array_equal(weighted.predict(X), without.predict(X))
     assert weighted.certificate_.check()
 
 
 def test_equal_weights_are_no_weights(rows):
     X, y = rows
-    plain = SafeRegressor(SPEC, **QUICK).fit(X, y).predict(X)
-    doubled = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=np.full(300, 2.0)).predict(X)
+    plain = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y).predict(X)
+    doubled = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=np.full(300, 2.0)).predict(X)
     assert np.abs(plain - doubled).max() < 1e-3 * np.abs(plain).max()
 
 
@@ -38,7 +40,7 @@ def test_equal_weights_are_no_weights(rows):
 def test_heavy_rows_pull(rows, heavy):
     X, y = rows
     weight = np.where(y["u"] == heavy, 50.0, 1.0)
-    predicted = SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight).predict(X)
+    predicted = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight).predict(X)
     assert abs(float(predicted.mean()) - heavy) < 1.0
 
 
@@ -47,7 +49,7 @@ def test_heavy_labels_pull(rows):
     rng = np.random.default_rng(1)
     on = rng.random(300) < 0.5
     y = pd.DataFrame({"on": on, "off": ~on}).astype(int)
-    model = SafeClassifier(LABELS, **QUICK).fit(X, y, sample_weight=np.where(on, 50.0, 1.0))
+    model = SafeClassifier(LABELS, NetworkClassifier(**QUICK)).fit(X, y, sample_weight=np.where(on, 50.0, 1.0))
     assert model.predict(X)[:, 0].mean() > 0.9
 
 
@@ -55,16 +57,16 @@ def test_final_epochs_where_there_is_little_noise(rows):
     X, noise = rows
     clear = 0.7 * X["a"].to_numpy()
     fitted = {
-        "clear": SafeRegressor(SPEC, **QUICK).fit(X, clear),
-        "noisy": SafeRegressor(SPEC, **QUICK).fit(X, noise),
-        "asked": SafeRegressor(SPEC, **QUICK, final_epochs=2).fit(X, noise),
-        "none": SafeRegressor(SPEC, **QUICK, final_epochs=0).fit(X, clear),
-        "constant": SafeRegressor(SPEC, **QUICK).fit(X, np.full(300, 3.0)),
-        "labels": SafeClassifier(LABELS, **QUICK, learning_rate=0.01).fit(
+        "clear": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, clear),
+        "noisy": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, noise),
+        "asked": SafeRegressor(SPEC, NetworkRegressor(**QUICK, final_epochs=2)).fit(X, noise),
+        "none": SafeRegressor(SPEC, NetworkRegressor(**QUICK, final_epochs=0)).fit(X, clear),
+        "constant": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, np.full(300, 3.0)),
+        "labels": SafeClassifier(LABELS, NetworkClassifier(**QUICK, learning_rate=0.01)).fit(
             X, np.stack([clear > 3, clear < 2], axis=1).astype(int)
         ),
     }
-    found = {name: model.history_.final_epochs for name, model in fitted.items()}
+    found = {name: model.estimator_.history_.final_epochs for name, model in fitted.items()}
     assert found == {"clear": 30 // 4, "noisy": 0, "asked": 2, "none": 0, "constant": 0, "labels": 30 // 4}
     assert fitted["clear"].description_["history"]["final_epochs"] == 7
     assert all(model.certificate_.check() for model in fitted.values())
@@ -73,7 +75,9 @@ def test_final_epochs_where_there_is_little_noise(rows):
 def test_predictions_stay_at_the_border_where_targets_are_beyond():
     X = np.linspace(0, 10, 400)[:, None]
     y = np.where(X[:, 0] < 5, 4.0, 20.0)  # the rule allows 8 at most
-    model = SafeRegressor(SPEC, max_epochs=60, hidden_layer_sizes=(16,), embedding=8, random_state=0).fit(X, y)
+    model = SafeRegressor(
+        SPEC, NetworkRegressor(max_epochs=60, hidden_layer_sizes=(16,), embedding=8), random_state=0
+    ).fit(X, y)
     predicted = model.predict(X[X[:, 0] > 6])
     assert predicted.max() <= 8
     assert predicted.min() > 7.9
@@ -83,7 +87,7 @@ def test_predictions_stay_at_the_border_where_targets_are_beyond():
 def test_bad_weights_are_refused(rows, weight):
     X, y = rows
     with pytest.raises(ValueError, match=r"(?i)weight"):
-        SafeRegressor(SPEC, **QUICK).fit(X, y, sample_weight=weight)
+        SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight)
 
 
 WRONG = {
@@ -116,8 +120,10 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_parameters_are_refused_with_one_shape_of_message(rows, name, value):
+    homes = (NetworkRegressor, SafeRegressor, SMLERegressor)
+    home = next(kind for kind in homes if name in kind._get_param_names())
     with pytest.raises(ValueError, match=rf"^Expected {name} to be .+\. Got .+\.$"):
-        SafeRegressor(SPEC, **{**QUICK, name: value}).fit(*rows)
+        home(**{**({} if home is NetworkRegressor else {"spec": SPEC}), name: value}).fit(*rows)
 
 
 def test_every_parameter_is_looked_at():

@@ -113,7 +113,7 @@ def test_whole_numbers_of_steps_are_offered(data):
 def test_tables_between_steps_are_refused_and_computed_multiples_are_read(data):
     spec = Specification.from_yaml(WAREHOUSES)
     model = smle.correct(lambda X: np.ones((len(X), 3)), spec)
-    with pytest.raises(DataError, match="expected multiples of 0.1. Got 0.15"):
+    with pytest.raises(DataError, match=r"expected multiples of 0\.1\. Got 0\.15"):
         model.predict(pd.DataFrame({"demand": [3], "weight": [0.15]}))
     X = pd.DataFrame({"demand": [3, 3], "weight": [0.1 + 0.2, 0.3]})
     books_balance(model.predict(X), X)
@@ -128,7 +128,8 @@ def test_quantiles_in_steps_stay_in_order():
     )
     X = pd.DataFrame({"x": rng.uniform(0, 1, 150)})
     y = pd.Series(np.rint(X.x * 50 + rng.normal(0, 5, 150)).clip(0), name="sold")
-    model = smle.SafeQuantileRegressor(Specification.from_yaml(text), quantiles=(0.1, 0.5, 0.9), max_epochs=3)
+    network = smle.NetworkRegressor(max_epochs=3)
+    model = smle.SafeQuantileRegressor(Specification.from_yaml(text), network, quantiles=(0.1, 0.5, 0.9))
     found = model.fit(X, y).predict(X)
     assert (found == np.rint(found)).all()
     assert (np.diff(found, axis=1) >= 0).all()
@@ -139,6 +140,6 @@ def test_doors_that_do_not_know_steps_refuse(data):
     spec = Specification.from_yaml(WAREHOUSES)
     y = y.assign(total=X.demand, south=X.demand - y["north"])
     with pytest.raises(RuleError, match="learned box"):
-        smle.SafeRegressor(spec, enforcement="pdcg", max_epochs=1).fit(X, y)
+        smle.SMLERegressor(spec, max_epochs=1).fit(X, y)
     with pytest.raises(RuleError, match="cannot be attacked yet"):
         smle.attack(smle.correct(lambda X: np.ones((len(X), 3)), spec))

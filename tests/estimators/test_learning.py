@@ -12,14 +12,24 @@ from sklearn.multioutput import MultiOutputClassifier
 import smle.estimators.classifier
 import smle.estimators.quantiles
 import smle.estimators.regressor
-from smle import SafeClassifier, SafeQuantileRegressor, SafeRegressor, Specification, load
+from smle import (
+    NetworkClassifier,
+    NetworkRegressor,
+    SafeClassifier,
+    SafeQuantileRegressor,
+    SafeRegressor,
+    SMLEClassifier,
+    SMLERegressor,
+    Specification,
+    load,
+)
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.estimators.calibration import temperature
+from smle.estimators.class_tasks import task_of
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from smle.estimators.tasks import task_of
 from smle.export import load_onnx
 
-QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False, "compare": False}
+QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}
 CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"
 PAIR = "inputs: {x: [0, 1]}\nlabels: [old, young]\nrules: [{name: one, then: not (old and young)}]\n"
 
@@ -51,7 +61,8 @@ def noisy_labels() -> tuple[pd.DataFrame, np.ndarray]:
 )
 def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, high):
     X, y = skewed
-    model = SafeRegressor(CAPPED, loss=loss, quantile=0.9, **QUICK).fit(X, y)
+    of_quantiles = {"quantile": 0.9} if loss == "quantile" else {}
+    model = SafeRegressor(CAPPED, NetworkRegressor(loss=loss, **of_quantiles, **QUICK), compare=False).fit(X, y)
     answers = model.predict(X)
     assert answers.min() >= 0
     assert answers.max() <= 9
@@ -61,7 +72,7 @@ def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, hi
 
 def test_poisson_is_for_numbers_from_zero_on(skewed):
     with pytest.raises(DataError, match="counts and rates"):
-        SafeRegressor(CAPPED, loss="poisson", **QUICK).fit(skewed[0], skewed[1] - 1)
+        SafeRegressor(CAPPED, NetworkRegressor(loss="poisson", **QUICK), compare=False).fit(skewed[0], skewed[1] - 1)
 
 
 def test_balanced_classes_find_more_of_the_rare_side():
@@ -71,20 +82,24 @@ def test_balanced_classes_find_more_of_the_rare_side():
     choice = "inputs: {a: [-3, 3], b: [-3, 3]}\nchoices: {risk: [low, high]}\nrules: []\n"
     y = np.where(rare, "high", "low")
     found = {
-        str(weights): (SafeClassifier(choice, class_weight=weights, **QUICK).fit(X, y).predict(X) == "high")[
-            rare
-        ].mean()
+        str(weights): (
+            SafeClassifier(choice, NetworkClassifier(class_weight=weights, **QUICK), compare=False).fit(X, y).predict(X)
+            == "high"
+        )[rare].mean()
         for weights in (None, "balanced", {"high": 10.0})
     }
     assert min(found["balanced"], found["{'high': 10.0}"]) > found["None"] + 0.1
     labels = choice.replace("choices: {risk: [low, high]}", "labels: [high]")
     both = [
-        SafeClassifier(labels, class_weight=w, **QUICK).fit(X, rare[:, None].astype(int)) for w in (None, "balanced")
+        SafeClassifier(labels, NetworkClassifier(class_weight=w, **QUICK), compare=False).fit(
+            X, rare[:, None].astype(int)
+        )
+        for w in (None, "balanced")
     ]
     plain, balanced = (model.predict(X)[rare].mean() for model in both)
     assert balanced > plain + 0.1
     with pytest.raises(ValueError, match="class_weight by name"):
-        SafeClassifier(choice, class_weight={"hihg": 2.0}, **QUICK).fit(X, y)
+        SafeClassifier(choice, NetworkClassifier(class_weight={"hihg": 2.0}, **QUICK), compare=False).fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +121,15 @@ def test_a_temperature_changes_no_decision():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(300, 4)).clip(-3, 3)
     y = (X[:, 0] + 2 * rng.normal(size=300) > 0).astype(int)
-    raw, calibrated = (SafeClassifier(calibrate=value, **QUICK).fit(X, y) for value in (False, True))
+    raw, calibrated = (NetworkClassifier(calibrate=value, **QUICK).fit(X, y) for value in (False, True))
     assert np.array_equal(raw.predict(X), calibrated.predict(X))
     assert not np.allclose(raw.predict_proba(X), calibrated.predict_proba(X), atol=1e-3)
 
 
 def test_rules_hold_for_the_labels_that_thresholds_make(noisy_labels, tmp_path):
     X, y = noisy_labels
-    plain = SafeClassifier(PAIR, **QUICK).fit(X, y)
-    eager = SafeClassifier(PAIR, thresholds={"old": 0.2}, **QUICK).fit(X, y)
+    plain = SafeClassifier(PAIR, NetworkClassifier(**QUICK), compare=False).fit(X, y)
+    eager = SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds={"old": 0.2}, compare=False).fit(X, y)
     labels, chance = eager.predict(X), eager.predict_proba(X)
     assert not labels.all(axis=1).any()
     assert labels[:, 0].mean() > plain.predict(X)[:, 0].mean() + 0.1
@@ -135,7 +150,10 @@ def test_rules_hold_for_the_labels_that_thresholds_make(noisy_labels, tmp_path):
 
 def test_thresholds_are_tuned_on_rows_held_out(noisy_labels):
     X, y = noisy_labels
-    plain, tuned = (SafeClassifier(PAIR, thresholds=t, **QUICK).fit(X, y) for t in (None, "balanced_accuracy"))
+    plain, tuned = (
+        SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds=t, compare=False).fit(X, y)
+        for t in (None, "balanced_accuracy")
+    )
     assert tuned.thresholds_["old"] < 0.5
 
     def balanced(model):
@@ -158,36 +176,39 @@ def test_thresholds_of_an_estimator_are_part_of_its_stored_form(noisy_labels, tm
     assert np.array_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (SafeRegressor(CAPPED, estimator=Ridge(), loss="absolute_error"), "loss of the estimator"),
-        (SafeRegressor(CAPPED, estimator=Ridge(), weight_decay=1.0), "regularization"),
-    ],
-)
-def test_what_has_no_meaning_is_refused(skewed, model, reason):
-    with pytest.raises(ValueError, match=reason):
-        model.fit(*skewed)
+def test_what_has_no_meaning_is_refused(skewed):
+    for model in (NetworkRegressor(quantile=0.9), SMLERegressor(CAPPED, quantile=0.9)):
+        with pytest.raises(ValueError, match=r"loss='quantile' with quantile=0\.9"):
+            model.fit(*skewed)
+    for kind in (SafeRegressor, SafeClassifier, SafeQuantileRegressor):
+        with pytest.raises(TypeError, match="max_epochs"):
+            kind(CAPPED, max_epochs=3)
+    for name in ("warm_start", "thresholds", "calibrate"):  # a box has none of these
+        with pytest.raises(TypeError, match=name):
+            SMLEClassifier(PAIR, **{name: True})
+    with pytest.raises(TypeError, match="takes no argument 'groups'"):
+        SafeRegressor(CAPPED, NetworkRegressor(**QUICK)).fit(*skewed, groups=np.zeros(400))
 
 
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
         ({"thresholds": "f1", "estimator": MultiOutputClassifier(LogisticRegression())}, "no rows are held out"),
-        ({"thresholds": 0.3, "enforcement": "pdcg", "max_epochs": 1}, "learned box"),
         ({"thresholds": {"odl": 0.3}}, "thresholds by name"),
         ({"thresholds": 1.5}, "thresholds"),
-        ({"class_weight": {"old": -1.0}}, "class_weight"),
+        ({"estimator__class_weight": {"old": -1.0}}, "class_weight"),
     ],
 )
 def test_labels_refuse_what_has_no_meaning(noisy_labels, parameters, reason):
     with pytest.raises(ValueError, match=reason):
-        SafeClassifier(PAIR, **{**QUICK, **parameters}).fit(*noisy_labels)
+        SafeClassifier(PAIR, NetworkClassifier(**QUICK)).set_params(**parameters).fit(*noisy_labels)
 
 
 def test_weights_are_pulled_to_zero_where_much_is_noise(skewed):
     def size(loss, decay):
-        model = SafeRegressor(CAPPED, loss=loss, weight_decay=decay, **QUICK).fit(*skewed)
+        model = SafeRegressor(CAPPED, NetworkRegressor(loss=loss, weight_decay=decay, **QUICK), compare=False).fit(
+            *skewed
+        )
         return sum(float(np.square(weight).sum()) for weight, _ in model.deployed_.front.layers)
 
     assert size("squared_error", None) < 0.95 * size("squared_error", 0.0)
@@ -201,9 +222,11 @@ def test_callbacks_see_every_epoch_and_end_training(skewed):
         seen.append(info.epoch)
         return info.epoch == 3
 
-    model = SafeRegressor(CAPPED, callbacks=[stop], device="cpu", weight_decay=0.1, **QUICK).fit(*skewed)
+    model = SafeRegressor(
+        CAPPED, NetworkRegressor(callbacks=[stop], device="cpu", weight_decay=0.1, **QUICK), compare=False
+    ).fit(*skewed)
     assert seen == [0, 1, 2, 3]
-    assert model.history_.stopped == "callback"
+    assert model.estimator_.history_.stopped == "callback"
 
 
 def test_quantiles_never_cross_and_obey_the_limits_of_the_number(skewed, tmp_path):
@@ -214,7 +237,7 @@ def test_quantiles_never_cross_and_obey_the_limits_of_the_number(skewed, tmp_pat
     assert (np.diff(plain) < 0).any()
     for model in (
         SafeQuantileRegressor(CAPPED, quantiles=levels, estimator=inside),
-        SafeQuantileRegressor(CAPPED, quantiles=levels, **QUICK),
+        SafeQuantileRegressor(CAPPED, NetworkRegressor(**QUICK), quantiles=levels),
     ):
         answers = model.fit(X, y).predict(X)
         assert (np.diff(answers) >= 0).all()
@@ -250,24 +273,26 @@ def test_rules_about_quantiles_may_say_more_and_keep_their_order():
 
 def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
     X, y = skewed
-    model = SafeRegressor(CAPPED, warm_start=True, **{**QUICK, "max_epochs": 30, "final_epochs": 0}).fit(X, y)
-    first, before = model.history_.best, model.predict(X)
+    model = SafeRegressor(
+        CAPPED, NetworkRegressor(warm_start=True, **{**QUICK, "max_epochs": 30, "final_epochs": 0}), compare=False
+    ).fit(X, y)
+    first, before = model.estimator_.history_.best, model.predict(X)
     model.save(tmp_path / "model")
-    again = load(tmp_path / "model").set_params(max_epochs=1, learning_rate=1e-6, verbose=False, compare=False)
+    again = load(tmp_path / "model").set_params(
+        estimator__max_epochs=1, estimator__learning_rate=1e-6, estimator__verbose=False
+    )
     np.testing.assert_allclose(again.fit(X, y).predict(X), before, atol=1e-3)  # an epoch of steps that are nothing
-    assert again.history_.validation_loss[0] == pytest.approx(first, rel=1e-3)
+    assert again.estimator_.history_.validation_loss[0] == pytest.approx(first, rel=1e-3)
     assert again.certificate_.check()
     assert again.certificate_.document["digest"] != model.certificate_.document["digest"]
     with pytest.raises(ValueError, match="warm_start=False"):
-        again.set_params(hidden_layer_sizes=(8, 8)).fit(X, y)
+        again.set_params(estimator__hidden_layer_sizes=(8, 8)).fit(X, y)
     assert again.certificate_.check()  # it is what it was
-    with pytest.raises(ValueError, match="enforcement='correct'"):
-        again.set_params(enforcement="pdcg").fit(X, y)
 
 
 def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
-    model = SafeRegressor(CAPPED, batch_size=32, **QUICK)
+    model = SafeRegressor(CAPPED, NetworkRegressor(batch_size=32, **QUICK), compare=False)
     for _ in range(5):
         for part in np.array_split(np.arange(len(X)), 2):
             model.partial_fit(X[part], y[part])
@@ -275,15 +300,20 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
             assert model.predict(X).max() <= 9
     assert model.score(X, y) > 0.95
     with pytest.raises(AttributeError, match="no attribute 'partial_fit'"):
-        SafeRegressor(CAPPED, estimator=Ridge()).partial_fit(X, y)
-    labels = SafeClassifier(PAIR, thresholds=0.3, **QUICK)
+        SafeRegressor(CAPPED, Ridge()).partial_fit(X, y)
+    labels = SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds=0.3, compare=False)
     for _ in range(3):
         chance = labels.partial_fit(*noisy_labels).predict_proba(noisy_labels[0])
     assert np.array_equal(chance >= 0.3, labels.predict(noisy_labels[0]) == 1)
     assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
 
 
-@pytest.mark.parametrize("module", [smle.estimators.regressor, smle.estimators.classifier, smle.estimators.quantiles])
+MODULES = [
+    getattr(smle.estimators, name) for name in ["classifier", "learned_box", "networks", "quantiles", "regressor"]
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_examples_of_docstrings_run(module):
     found = doctest.testmod(module)
     assert found.attempted > 3
@@ -294,7 +324,9 @@ def test_training_on_from_a_model_that_was_not_verified_proves_its_head_anew(tmp
     X = np.linspace(0, 1, 60)[:, None]
     rules = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: cap, then: y <= 0.5}]"
     for name, text in (("stated", rules), ("weaker", rules.replace("0.5", "9"))):
-        SafeRegressor(text, max_epochs=2, compare=False, random_state=0).fit(X, X[:, 0]).save(tmp_path / name)
+        SafeRegressor(text, NetworkRegressor(max_epochs=2), compare=False, random_state=0).fit(X, X[:, 0]).save(
+            tmp_path / name
+        )
     model = load(tmp_path / "stated", verify=False)
     model.deployed_._proof = load(tmp_path / "weaker").deployed_.proof  # as if the files had been exchanged
     model.partial_fit(X, 5 + X[:, 0])

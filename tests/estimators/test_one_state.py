@@ -16,7 +16,16 @@ from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 import smle_check
-from smle import SafeClassifier, SafeRegressor, Specification, correct, load
+from smle import (
+    NetworkClassifier,
+    NetworkRegressor,
+    SafeClassifier,
+    SafeRegressor,
+    SMLERegressor,
+    Specification,
+    correct,
+    load,
+)
 from smle.certificates.document import Certificate, arrays_of
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
@@ -28,7 +37,7 @@ from smle.tables import encode_inputs, option_values
 from smle.training.enforcement import Enforcement
 from support.safe_networks import AtTheEnd
 
-QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0, "compare": False}
+QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0}
 LEARNED = {**QUICK, "enforcement": AtTheEnd()}  # heads with numbers of their own
 CAP = "{{inputs: {{x: [0, 1]}}, outputs: [y], rules: [{{name: cap, then: y <= {0}}}]}}\n"
 ADVICE = """
@@ -57,7 +66,9 @@ def sealed(folder: Path) -> None:
 @pytest.mark.parametrize("other", [("keep, left", "min"), ("left, keep", "max")])
 def test_a_failed_fit_does_not_change_how_outputs_are_read(table, other):
     X, _, y = table
-    model = SafeClassifier(Specification.from_yaml(ADVICE.format("keep, left", "max")), **QUICK).fit(X, y)
+    model = SafeClassifier(
+        Specification.from_yaml(ADVICE.format("keep, left", "max")), NetworkClassifier(**QUICK), compare=False
+    ).fit(X, y)
     model.set_params(spec=Specification.from_yaml(ADVICE.format(*other)))
     with pytest.raises(DataError, match="outside the domain"):
         model.fit(X + 5, y)
@@ -76,7 +87,7 @@ class Nothing(Enforcement):
 
 def test_a_model_without_proof_does_not_replace_a_proved_one(table):
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+    model = SMLERegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK, compare=False).fit(X, y)
     before = model.predict(X)
     model.set_params(enforcement=Nothing(), refit_heads=False, max_epochs=30)
     with pytest.raises(NotCertifiedError):
@@ -87,7 +98,7 @@ def test_a_model_without_proof_does_not_replace_a_proved_one(table):
 
 def test_names_of_an_earlier_table_are_forgotten(table):
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+    model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), NetworkRegressor(**QUICK), compare=False).fit(X, y)
     assert model.feature_names_in_.tolist() == ["x"]
     assert not hasattr(model.fit(X.to_numpy(), y), "feature_names_in_")
 
@@ -96,9 +107,13 @@ def test_names_of_an_earlier_table_are_forgotten(table):
 def test_another_kind_of_model_is_refused(table, tmp_path, kind):
     X, y, names = table
     if kind == "SafeClassifier":
-        model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y)
+        model = SafeRegressor(Specification.from_yaml(CAP.format(0.5)), NetworkRegressor(**QUICK), compare=False).fit(
+            X, y
+        )
     else:
-        model = SafeClassifier(Specification.from_yaml(ADVICE.format("keep, left", "max")), **QUICK).fit(X, names)
+        model = SafeClassifier(
+            Specification.from_yaml(ADVICE.format("keep, left", "max")), NetworkClassifier(**QUICK), compare=False
+        ).fit(X, names)
     model.save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), "kind": kind}))
@@ -115,7 +130,9 @@ def test_another_kind_of_model_is_refused(table, tmp_path, kind):
 def test_a_forged_folder_of_the_right_kind_is_what_the_test_above_says(table, tmp_path):
     """The forger's tool works: with nothing changed the folder is accepted."""
     X, y, _ = table
-    SafeRegressor(Specification.from_yaml(CAP.format(0.5)), **QUICK).fit(X, y).save(tmp_path / "m")
+    SafeRegressor(Specification.from_yaml(CAP.format(0.5)), NetworkRegressor(**QUICK), compare=False).fit(X, y).save(
+        tmp_path / "m"
+    )
     sealed(tmp_path / "m")
     assert load(tmp_path / "m").certificate_ is not None
 
@@ -123,7 +140,7 @@ def test_a_forged_folder_of_the_right_kind_is_what_the_test_above_says(table, tm
 def test_a_certificate_beside_no_rules_is_refused(table, tmp_path):
     X, y, _ = table
     spec = Specification.from_yaml(CAP.format(0.5))
-    SafeRegressor(spec, **QUICK).fit(X, y).save(tmp_path / "m")
+    SafeRegressor(spec, NetworkRegressor(**QUICK), compare=False).fit(X, y).save(tmp_path / "m")
     (tmp_path / "m" / "rules.yaml").write_text("{inputs: {x: [0, 1]}, outputs: [y], rules: []}\n")
     sealed(tmp_path / "m")
     with pytest.raises(CertificateError, match="no rules"):
@@ -132,7 +149,9 @@ def test_a_certificate_beside_no_rules_is_refused(table, tmp_path):
 
 def test_rules_beside_an_onnx_file_are_compared(table, tmp_path):
     X, y, _ = table
-    SafeRegressor(Specification.from_yaml(CAP.format(100)), **QUICK).fit(X, y).to_onnx(tmp_path / "m.onnx")
+    SafeRegressor(Specification.from_yaml(CAP.format(100)), NetworkRegressor(**QUICK), compare=False).fit(X, y).to_onnx(
+        tmp_path / "m.onnx"
+    )
     place = tmp_path / "m.onnx.certificate.json"
     outer = json.loads(place.read_bytes())
 
@@ -165,7 +184,15 @@ rules: [{name: cap, when: region == NA, then: y <= 1}, {name: floor, when: regio
     (tmp_path / "r.yaml").write_text(rules)
     rows = ["x,region,y", *(f"{i / 60},{'NA' if i % 2 else 'EU'},{i % 2 * -3 + 3}" for i in range(60))]
     (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
-    call = ["train", str(tmp_path / "d.csv"), str(tmp_path / "r.yaml"), "-o", str(tmp_path / "m"), "--epochs", "5"]
+    call = [
+        "train",
+        str(tmp_path / "d.csv"),
+        str(tmp_path / "r.yaml"),
+        "-o",
+        str(tmp_path / "m"),
+        "--set",
+        "max_epochs=5",
+    ]
     assert CliRunner().invoke(app, call).exit_code == 0
     (tmp_path / "q.csv").write_text("x,region\n0.5,NA\n0.5,EU\n0.5,\n0.5,n/a\n")
     done = CliRunner().invoke(
@@ -203,7 +230,7 @@ LIMIT = "{inputs: {x: [0, 1], k: [0, 1e18]}, outputs: [y], rules: [{name: r, whe
     ("columns", "kind"),
     [
         ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24])}, np.float32),
-        ({"x": np.float32([0.7, 0.1]), "k": np.array([True, False])}, np.float32),
+        ({"x": np.float32([0.7, 0.1]), "k": np.uint8([3, 4])}, np.float32),
         ({"x": np.float32([0.7, 0.1]), "k": np.int64([3, 2**24 + 2])}, np.float64),
         ({"x": np.float32([0.7, 0.1]), "k": np.array([3.0, 4.0])}, np.float64),
         ({"x": np.array([0.7, 0.1]), "k": np.int8([3, 4])}, np.float64),
@@ -240,19 +267,19 @@ def test_what_is_masked_is_missing():
         assert encode_inputs(spec, plain).tolist() == [[1, 0], [0, 1]]
         assert plain.dtype == (kind if kind == "f4" else "f8")
         with pytest.raises(ValueError, match="NaN"):
-            plain_table(rows, None)
+            plain_table(rows, Specification.from_yaml(text.replace("{range: [0, 1], missing: 0}", "[0, 1]")))
 
 
 def test_tables_of_arrow_are_tables(table):
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, y)
+    model = SafeRegressor(Specification.from_yaml(CAP.format(1)), NetworkRegressor(**QUICK), compare=False).fit(X, y)
     arrow = pyarrow.Table.from_pandas(X)
     assert np.array_equal(model.predict(arrow), model.predict(X))
 
 
 def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
     X, y, _ = table
-    SafeRegressor(Specification.from_yaml(CAP.format(1)), **LEARNED).fit(X, y).save(tmp_path / "model")
+    SMLERegressor(Specification.from_yaml(CAP.format(1)), **LEARNED, compare=False).fit(X, y).save(tmp_path / "model")
     model = load(tmp_path / "model")
     model.save(tmp_path / "again")
     record = model.record()
@@ -271,11 +298,11 @@ def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
 def test_another_default_of_torch_changes_nothing(table, tmp_path):
     X, y, _ = table
     spec = Specification.from_yaml(CAP.format(1))
-    model = SafeRegressor(spec, **QUICK).fit(X, y)
+    model = SafeRegressor(spec, NetworkRegressor(**QUICK), compare=False).fit(X, y)
     model.save(tmp_path / "model")
     torch.set_default_dtype(torch.float64)
     try:
-        again = SafeRegressor(spec, **QUICK).fit(X, y)
+        again = SafeRegressor(spec, NetworkRegressor(**QUICK), compare=False).fit(X, y)
         stored = load(tmp_path / "model")
         assert torch.get_default_dtype() is torch.float64
         for other in (again, stored):
@@ -301,7 +328,7 @@ def test_what_is_no_real_number_is_refused(values):
 def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
     lanes = np.tile(np.arange(1, 9), 8)
     X = pd.DataFrame({"lanes": lanes, "g": ["a", "b"] * 32})
-    SafeRegressor(WHOLE, **QUICK).fit(X, -1.0 * lanes).save(tmp_path / "m")
+    SafeRegressor(WHOLE, NetworkRegressor(**QUICK), compare=False).fit(X, -1.0 * lanes).save(tmp_path / "m")
     done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
     assert "assumed: Inputs declared as whole numbers are whole: lanes." in done.output
 
@@ -314,16 +341,18 @@ rules: [{name: far, when: a >= 80, then: y <= 0}]
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"enforcement": "correct"}, {}, {"enforcement": "pdcg"}, {"gate": False}, {"gate": False, "bounds": "affine"}],
+    "options", [None, {}, {"enforcement": "pdcg"}, {"gate": False}, {"gate": False, "bounds": "affine"}]
 )
 def test_a_rule_that_is_never_active_binds_nothing(tmp_path, options):
     X = np.random.default_rng(0).uniform(0, 1, (40, 2))
-    model = SafeRegressor(NEVER, **{**LEARNED, **options}).fit(X, 1 + X[:, 0])
+    model = SafeRegressor(NEVER, NetworkRegressor(**QUICK), compare=False)
+    if options is not None:
+        model = SMLERegressor(NEVER, **{**LEARNED, **options}, compare=False)
+    model.fit(X, 1 + X[:, 0])
     assert model.predict(X).min() > 0
     model.save(tmp_path / "m")
     assert np.array_equal(load(tmp_path / "m").predict(X), model.predict(X))
-    if not options.get("gate", True) or options.get("enforcement") == "correct":
+    if options is None or not options.get("gate", True):
         model.to_onnx(tmp_path / "m.onnx")
         assert check_onnx(tmp_path / "m.onnx")
         return
@@ -335,15 +364,17 @@ def test_a_rule_that_is_never_active_binds_nothing(tmp_path, options):
 def test_targets_beyond_float32_are_refused(table, factor):
     X, y, _ = table
     with pytest.raises(DataError, match="another unit"):
-        SafeRegressor(Specification.from_yaml(CAP.format(1)), **QUICK).fit(X, factor * y)
+        SafeRegressor(Specification.from_yaml(CAP.format(1)), NetworkRegressor(**QUICK), compare=False).fit(
+            X, factor * y
+        )
 
 
 def test_a_band_without_room_for_a_box_is_served_by_the_head_of_rules(table):
     X, y, _ = table
     rules = "{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: band, then: 5 <= y <= 5.000005}]}\n"
     with pytest.raises(NotCertifiedError, match=r"No safe heads were found for this box.* Leave more room"):
-        SafeRegressor(rules, **LEARNED).fit(X, y)
-    served = SafeRegressor(rules, **QUICK).fit(X, y).predict(X)
+        SMLERegressor(rules, **LEARNED, compare=False).fit(X, y)
+    served = SafeRegressor(rules, NetworkRegressor(**QUICK), compare=False).fit(X, y).predict(X)
     assert ((served >= 5) & (served <= 5.000005)).all()
 
 
@@ -358,7 +389,11 @@ outputs: [y]
 rules: [{{name: high, when: a >= 8, then: y >= {0!r}}}, {{name: range, then: 0 <= y <= {1!r}}}]
 """
     scores = [
-        SafeRegressor(rules.format(5 * u, 10 * u), **{**QUICK, "hidden_layer_sizes": (32,), "embedding": 16})
+        SafeRegressor(
+            rules.format(5 * u, 10 * u),
+            NetworkRegressor(**{**QUICK, "hidden_layer_sizes": (32,), "embedding": 16}),
+            compare=False,
+        )
         .fit(X, u * y)
         .score(X, u * y)
         for u in (1.0, unit)
@@ -378,7 +413,11 @@ rules:
   - {{name: cap, then: 0 <= revenue <= {limit} and 0.001 <= share <= 0.9}}
   - {{name: few, when: b <= 0.2, then: share <= 0.15}}
 """
-    model = SafeRegressor(rules, **{**QUICK, "max_epochs": 60, "hidden_layer_sizes": (32,), "embedding": 16}).fit(X, Y)
+    model = SafeRegressor(
+        rules,
+        NetworkRegressor(**{**QUICK, "max_epochs": 60, "hidden_layer_sizes": (32,), "embedding": 16}),
+        compare=False,
+    ).fit(X, Y)
     assert model.score(X, Y) > 0.8
 
 
@@ -405,7 +444,7 @@ outputs: [y]
 rules: [{name: r, then: y <= 9}, {name: p, then: y >= 5}, {name: q, then: y <= 4}]
 """
     with pytest.raises(ContradictionError, match=r"'p'.*'q'") as caught:
-        SafeRegressor(rules, **QUICK).fit(X, y)
+        SafeRegressor(rules, NetworkRegressor(**QUICK), compare=False).fit(X, y)
     assert "'r'" not in str(caught.value)
 
 
@@ -414,7 +453,7 @@ GATED = "{inputs: {x: [0, 1]}, outputs: [y], rules: [{name: cap, when: x <= 0.5,
 
 def test_a_copy_is_taken_over_only_if_the_checker_accepts_it(table):
     X, y, _ = table
-    served = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y).deployed_
+    served = SafeRegressor(Specification.from_yaml(GATED), NetworkRegressor(**QUICK), compare=False).fit(X, y).deployed_
     state, proof = served.__getstate__(), served.proof
     clip = proof.tensors["clips.constant_upper"]
     higher = {**proof.tensors, "clips.constant_upper": clip._replace(data=np.float32([9]).tobytes())}
@@ -465,15 +504,22 @@ def test_a_copy_holds_nothing_but_what_the_checker_reads():
 
 def test_a_copy_without_its_certificate_is_refused(table):
     X, y, _ = table
-    served = SafeRegressor(Specification.from_yaml(GATED), **QUICK).fit(X, y).deployed_
+    served = SafeRegressor(Specification.from_yaml(GATED), NetworkRegressor(**QUICK), compare=False).fit(X, y).deployed_
     with pytest.raises(NotCertifiedError, match="rules but no certificate"):
         type(served).__new__(type(served)).__setstate__({**served.__getstate__(), "_proof": None})
+
+
+def gated(options):
+    spec = Specification.from_yaml(GATED)
+    if options == "LEARNED":
+        return SMLERegressor(spec, **LEARNED, compare=False)
+    return SafeRegressor(spec, NetworkRegressor(**QUICK), compare=False)
 
 
 @pytest.mark.parametrize("options", ["QUICK", "LEARNED"])
 def test_tensors_of_a_program_cannot_be_exchanged(table, options):
     X, y, _ = table
-    head = SafeRegressor(Specification.from_yaml(GATED), **globals()[options]).fit(X, y).deployed_.head
+    head = gated(options).fit(X, y).deployed_.head
     tensors = head.tensors if options == "LEARNED" else head._tensors
     with pytest.raises(TypeError, match="item assignment"):
         tensors["gate.constants_float64"] = np.zeros(1)
@@ -484,7 +530,7 @@ def test_tensors_of_a_program_cannot_be_exchanged(table, options):
 def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, source):
     """What is served are the bytes that the checker saw, in every copy of a model; parts cannot be exchanged."""
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(GATED), **globals()[options]).fit(X, y)
+    model = gated(options).fit(X, y)
     before = model.predict(X)
     if source == "loaded":
         model.save(tmp_path / "model")
@@ -514,7 +560,7 @@ def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, so
 @pytest.mark.parametrize("options", ["QUICK", "LEARNED"])
 def test_a_module_of_torch_is_a_copy(table, options):
     X, y, _ = table
-    model = SafeRegressor(Specification.from_yaml(GATED), **globals()[options]).fit(X, y)
+    model = gated(options).fit(X, y)
     before, network = model.predict(X), model.to_torch()
     features = torch.tensor(X.to_numpy())
     np.testing.assert_allclose(network(features).numpy(), before, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 
-from smle import SafeClassifier, Specification, correct, load
+from smle import NetworkClassifier, SafeClassifier, SMLEClassifier, Specification, correct, load
 from smle.guarantees import active
 
 LOAN = Specification.from_yaml("""
@@ -43,8 +43,8 @@ def rows(spec: Specification, n: int = 600) -> np.ndarray:
 def loan(network: bool = False) -> SafeClassifier:
     X = rows(LOAN)
     y = np.random.default_rng(1).choice(["grant", "ask", "refuse"], len(X), p=[0.6, 0.25, 0.15])
-    how = {"max_epochs": 2, "verbose": False} if network else {"estimator": LogisticRegression()}
-    return SafeClassifier(LOAN, random_state=0, compare=False, **how).fit(X, y)
+    inner = NetworkClassifier(max_epochs=2, verbose=False) if network else LogisticRegression()
+    return SafeClassifier(LOAN, inner, random_state=0, compare=False).fit(X, y)
 
 
 @cache
@@ -118,7 +118,7 @@ def test_a_learned_box_says_so_too(pick: str) -> None:
     )
     X = np.linspace(0, 10, 200)[:, None]
     y = np.where(np.random.default_rng(0).uniform(size=200) < 0.7, "go", "stop")
-    model = SafeClassifier(spec, enforcement="pdcg", max_epochs=2, compare=False, random_state=0).fit(X, y)
+    model = SMLEClassifier(spec, compare=False, random_state=0, max_epochs=2).fit(X, y)
     chance = model.predict_proba(X)
     assert (chance[X[:, 0] >= 8] == [0, 1]).all()
     assert (chance[X[:, 0] < 7.9] > 0).all()
@@ -131,4 +131,4 @@ def test_scores_that_moved_were_not_kept() -> None:
     model = correct(lambda X: np.stack([np.asarray(X)[:, 0], np.full(len(X), 1.25)], axis=1), spec)
     _, info = model.predict(np.array([[0.0], [0.5]]), return_info=True)
     assert info["served"].tolist() == ["kept", "moved"]  # b wins in both, and in the second by more than before
-    assert model.served_ == {"kept": 1, "moved": 1, "replaced": 0, "safe": 0}
+    assert model.served_ == {"kept": 1, "moved": 1, "near": 0, "replaced": 0, "safe": 0}

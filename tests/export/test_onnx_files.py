@@ -17,7 +17,7 @@ from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 
 import smle_check
-from smle import SafeRegressor, Specification
+from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.assurance import project
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
@@ -151,7 +151,9 @@ def test_an_empty_batch_is_answered():
 
 
 def test_without_rules_there_is_no_certificate(braking_spec, braking_table, tmp_path):
-    plain = SafeRegressor(without_rules(braking_spec), hidden_layer_sizes=(8,), max_epochs=2, random_state=0)
+    plain = SafeRegressor(
+        without_rules(braking_spec), NetworkRegressor(hidden_layer_sizes=(8,), max_epochs=2), random_state=0
+    )
     plain.fit(braking_table[list(braking_spec.columns)], braking_table["brake"])
     place = tmp_path / "plain.onnx"
     place.with_name("plain.onnx.certificate.json").write_text("stale")
@@ -203,11 +205,11 @@ def test_weights_of_another_backbone_are_refused(braking_model):
         layers_of({**record.weights, "backbone.1.extra": np.zeros(1, "f4")})
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
-def test_missing_packages_are_named(monkeypatch, tmp_path, package):
+@pytest.mark.parametrize(("package", "extra"), [("onnx", "onnx"), ("onnxscript", "torch")])
+def test_missing_packages_are_named(monkeypatch, tmp_path, package, extra):
     network = project(BoxNetwork(nn.Linear(3, 4), Specification.from_yaml(OBLIQUE), embedding=4))
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=rf"{package}\. Install it with: pip install 'smle\[onnx\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"{package}\. Install it with: pip install 'smle\[{extra}\]'"):
         write_network(network, tmp_path / "model.onnx")
 
 

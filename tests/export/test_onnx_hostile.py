@@ -15,6 +15,7 @@ import smle_check
 from smle.export.backbone import Backbone, mlp_backbone
 from smle_check.onnx.graph import _VALUE, Graph
 from smle_check.onnx.protobuf import message
+from smle_check.work import Work
 from support.exported import (
     DIRECT,
     MIXED,
@@ -227,7 +228,7 @@ def test_a_size_given_in_two_ways_is_rejected():
     value = field(1, b"a") + field(2, field(1, tensor_type))
     read = onnx.ValueInfoProto.FromString(value).type.tensor_type.shape.dim[0]
     assert (read.dim_value, read.dim_param) == (0, "K")
-    entry = message(memoryview(value), _VALUE, "value")
+    entry = message(memoryview(value), _VALUE, "value", Work())
     with pytest.raises(smle_check.Rejected, match="twice"):
         Graph.named([entry], "input")
 

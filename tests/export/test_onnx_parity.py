@@ -10,10 +10,10 @@ import pytest
 import smle_check
 from smle.certificates.agreement import cells_of
 from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.answers.membership import active
 from smle.guarantees.regions.guard import guard_row, guard_rows
 from smle.programs import Box
 from smle.rules import Polytope
+from smle.rules.membership import active
 from smle_check.floats import BINARY32, nearest
 from smle_check.heads.box import Bounds, Head
 from smle_check.onnx.program import EMBEDDING

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from smle import SafeClassifier, Specification, certify, load
+from smle import NetworkClassifier, SafeClassifier, Specification, certify, load
 from smle.assurance import project
 from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
@@ -71,12 +71,12 @@ def test_the_command_reads_tables_as_for_a_folder(mixed, tmp_path):
     done = command("predict", path, tmp_path / "t.csv", "-o", tmp_path / "p.csv", "--info", "--keep", "note", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["certified"] is True
-    written = pd.read_csv(tmp_path / "p.csv", dtype={"note": str}, keep_default_na=False)
+    written = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
     assert list(written.columns) == ["note", "brake", "warn", "stop", "advice", "gear", "active_rules", "in_domain"]
     assert (written["note"] == "007").all()
     expected = load_onnx(path).predict(table)
     for name in expected.columns:
-        assert written[name].tolist() == expected[name].tolist()
+        assert written[name].astype(expected[name].dtype).tolist() == expected[name].tolist()
 
 
 def test_folder_and_file_agree(braking_model, braking_folder, braking_table, tmp_path):
@@ -138,7 +138,9 @@ rules: [{name: r, when: x >= 0.5, then: grade != 3}]
 """)
     table = pd.DataFrame({"x": np.linspace(0, 1, 60)})
     grades = (3 - 2 * table["x"]).round().astype(int)
-    model = SafeClassifier(spec, hidden_layer_sizes=(8,), embedding=4, max_epochs=3, compare=False, random_state=0)
+    model = SafeClassifier(
+        spec, NetworkClassifier(hidden_layer_sizes=(8,), embedding=4, max_epochs=3), compare=False, random_state=0
+    )
     model.fit(table, grades)
     model.to_onnx(tmp_path / "m.onnx")
     found = load_onnx(tmp_path / "m.onnx").predict(table)["grade"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.certificates.rules import certify_rules
-from smle.export import faces, nearest
+from smle.nearest.onnx import faces, numbers
 from smle.programs import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
@@ -27,7 +27,7 @@ def test_every_way_finds_the_nearest_point(monkeypatch, way):
     if way == "splitting":
         monkeypatch.setattr(faces, "_SETS", 0)
     elif way == "likely pieces":
-        monkeypatch.setattr(nearest, "_PIECES", 1)
+        monkeypatch.setattr(numbers, "_PIECES", 1)
     spec = Specification.from_yaml(POLYHEDRON)
     certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     made = joined(spec, certificate)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import smle_check
@@ -346,8 +346,8 @@ class Oracle:
                 return fractions(self.tensors["heads.fallback"][cell]), [ZERO] * m
             clipped, moved = [], []
             for v, e, (low, high, off) in zip(z, error, self.box(x32), strict=True):
-                raised = v if v >= low else low
-                clipped.append(raised if raised <= high else high)
+                lowered = v if v <= high else high
+                clipped.append(lowered if lowered >= low else low)
                 moved.append(max(e, off))
         values, margins = [], []
         for i in range(m):
@@ -418,8 +418,12 @@ class Oracle:
 def made(name: str, plan: Plan) -> Golden:
     """Return a golden model with all its rows."""
     rules, table = FOLDER / name / "rules.yaml", FOLDER / name / "table.csv"
-    network = network_of(plan, Specification.from_yaml(rules.read_text()))
-    tensors = tensors_of(network, network.spec)
+    stored = FOLDER / name / "model.safetensors"
+    if stored.exists():  # numbers that were drawn once stay; delete the file for others
+        tensors = load_file(stored)
+    else:
+        network = network_of(plan, Specification.from_yaml(rules.read_text()))
+        tensors = tensors_of(network, network.spec)
     golden = Golden(rules.read_text(), tensors, {}, pd.read_csv(table) if table.exists() else None)
     network = built(golden, with_backbone=False)
     oracle, spec, rng = Oracle(golden, network), golden.spec, np.random.default_rng(11)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle import SafeRegressor, Specification, diagnose
+from smle import NetworkRegressor, SafeRegressor, Specification, diagnose
 from smle.errors import AccuracyWarning, DataError
 
 RULES = Specification.from_yaml(
@@ -106,7 +106,7 @@ rules:
 def test_fit_names_units_too() -> None:
     x = np.linspace(0, 1, 60)[:, None]
     y = 200 + 100 * x[:, 0]
-    model = SafeRegressor(Specification.from_yaml(NUMBERS), max_epochs=1, compare=False)
+    model = SafeRegressor(Specification.from_yaml(NUMBERS), NetworkRegressor(max_epochs=1), compare=False)
     with pytest.warns(AccuracyWarning, match=r"looks scaled \(mean -?0.00, standard deviation 1.00\)"):
         model.fit(x, (y - y.mean()) / y.std())
     y[30] = 1e30

@@ -7,6 +7,7 @@ import pytest
 
 from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
 from smle.guarantees.proof.frozen_heads import Bounds, Head
+from smle.guarantees.proof.worst_case import WidenedBox
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import Solution, Status
@@ -71,15 +72,20 @@ def test_a_logit_of_zero_counts_as_predicted() -> None:
     assert exclusion_counterexample_milp(PAIR, BOX, head, whole).found is not None
 
 
-def test_crossing_bounds_give_the_upper_one_as_deployed() -> None:
-    """l = 1, u = x: for x < 1 the clip gives u, so y = z <= 1 always, and y reaches every value of x."""
+def test_crossing_bounds_give_the_lower_one_as_deployed() -> None:
+    """l = 1, u = x: for x < 1 the clip gives l, so y = -z = -1 always."""
     bounds = Bounds([1.0], [0.0], [[0.0]], [[1.0]])
     head = Head([[-1.0]], [0.0])
-    below = rows(([1.0], -0.5))  # -z <= -0.5 is broken where u = x < 0.5
-    search = linear_counterexample_milp(below, bounds, head, Region.whole(DOMAIN))
+    below = rows(([1.0], -0.5))  # -z <= -0.5 would be broken where u = x < 0.5
+    whole = Region.whole(DOMAIN)
+    assert linear_counterexample_milp(below, bounds, head, whole).none_exists
+    envelope = WidenedBox.of(bounds, DOMAIN)
+    assert linear_counterexample(below, plain_numbers(head), envelope, RegionMaximum(whole)).none_exists
+    beyond = rows(([1.0], -1.5))
+    search = linear_counterexample(beyond, plain_numbers(head), envelope, RegionMaximum(whole))
     assert search.found is not None
     assert search.found.strength == pytest.approx(0.5, abs=1e-6)
-    assert search.found.z == pytest.approx([0.0], abs=1e-6)
+    assert search.found.z == pytest.approx([1.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.OPTIMAL], ids=lambda s: s.name)

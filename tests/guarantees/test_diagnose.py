@@ -131,7 +131,7 @@ def test_a_search_that_was_cut_off_is_named(monkeypatch):
     def give_up(*_, **__):
         raise Undecided
 
-    spec = read(BRAKING)
+    spec = read(BRAKING, "{name: near, when: distance + speed <= 30, then: brake >= 0.1}")  # a sum needs a search
     monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.implied_by_others", give_up)
     monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.point", give_up)
     monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.clash", give_up)

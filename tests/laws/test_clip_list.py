@@ -422,13 +422,8 @@ def test_a_region_without_inputs_has_no_margin():
     assert [item.margin for item in certificate.proved] == [0]
 
 
-def test_small_files_that_ask_for_much_work_are_refused():
-    certificate = certify_rules(spec_of("  - {name: p, then: -1 <= dose <= 1}\n"))
-    count = 60  # clauses times regions limits, and the square of that pairs
-    for clauses, tensor, reason in ((count, count * count, "too many pairs"), (2000, 1, "too many limits")):
-        package = repacked(certificate)
-        rule = package.document["specification"]["rules"][0]
-        rule["clauses"], rule["regions"] = rule["clauses"] * clauses, rule["regions"] * count
-        for side, value in (("lower", -1), ("upper", 1)):
-            package.weights[f"clips.constant_{side}"] = np.full(tensor, value, dtype="<f4")
-        assert reason in refusal(package)
+def test_small_files_that_state_many_limits_are_refused():
+    package = repacked(certify_rules(spec_of("  - {name: p, then: -1 <= dose <= 1}\n")))
+    rule = package.document["specification"]["rules"][0]
+    rule["clauses"], rule["regions"] = rule["clauses"] * 2000, rule["regions"] * 60  # every clause in every region
+    assert "too many limits" in refusal(package)

@@ -119,7 +119,7 @@ def test_the_nearest_allowed_whole_numbers_are_found(name):
 
 
 def test_answers_on_the_grid_that_are_allowed_stay():
-    spec, program = head(WAREHOUSES)
+    _, program = head(WAREHOUSES)
     X = np.array([[7.0, 0.0], [20.0, 1.0]])
     answers = np.array([[3, 2, 2], [9, 8, 3]], dtype=np.float32)
     y, by = program.explained(X, answers)
@@ -146,7 +146,7 @@ def test_steps_are_told_apart_in_float32(step):
     for number, value in zip(k[::7].tolist(), y[::7].tolist(), strict=True):
         assert Fraction(value) == nearest(number * size, BINARY32)
     assert (np.rint(y.astype(np.float64) / float(size)) == k).all()
-    with pytest.raises(Exception, match="apart|beyond"):
+    with pytest.raises(Exception, match=r"apart|beyond"):
         require_step(size, most + 1, "it")
 
 

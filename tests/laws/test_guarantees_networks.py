@@ -34,8 +34,8 @@ def test_envelope_encloses_what_the_deployed_clip_gives() -> None:
         for x in rng.uniform(-1, 1, size=(50, 2)):
             lower, upper = bounds.at(x)
             z = rng.normal(size=3) * 5
-            t = np.where(z >= lower, z, lower)
-            clipped = np.where(t <= upper, t, upper)
+            t = np.where(z <= upper, z, upper)
+            clipped = np.where(t >= lower, t, lower)
             crossings += int((lower > upper).sum())
             low, high = envelope.at(x)
             assert (low <= clipped + 1e-9).all()
@@ -74,7 +74,7 @@ def test_verdicts_about_networks_agree_with_milp_and_samples(literals: int) -> N
                     if (region.A @ x > region.a).any():
                         continue
                     lower, upper = instance.over.bounds.at(x)
-                    z = np.where(rng.random(3) < 0.5, np.minimum(lower, upper), upper)
+                    z = np.where(rng.random(3) < 0.5, lower, np.maximum(lower, upper))
                     y = head.W @ z + head.b + head.V @ x
                     assert (arrays.g @ y + arrays.s @ x - arrays.h).min() <= -verdict.margin + 1e-6
             elif isinstance(verdict, NotProved):

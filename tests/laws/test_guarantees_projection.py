@@ -7,7 +7,15 @@ import pytest
 
 from smle.guarantees.box import pdcg
 from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, memory_projection, run_pdcg
+from smle.guarantees.box.pdcg import (
+    Memory,
+    _Absolute,
+    _Squared,
+    memory_clauses,
+    memory_features,
+    memory_projection,
+    run_pdcg,
+)
 from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
 from smle.guarantees.box.refitting import LOSSES, Samples, mean_loss, refit
 from smle.guarantees.box.robust import robust_rows
@@ -284,3 +292,16 @@ def test_logistic_refit_improves_and_keeps_the_rules() -> None:
         assert after <= before
         improved += after < before - 1e-6
     assert improved > 2
+
+
+def test_points_that_no_head_satisfies_are_infeasible_and_not_out_of_time() -> None:
+    """Rows that contradict each other at a point, or over three points: the solver of the dual runs into a limit."""
+    up, down = np.array([1.0]), np.array([-1.0])
+    here = np.array([[1.0, 2.0, 1.0]])
+    rows = [(0, up, -1.0), (0, down, -1.0)]
+    for nearest in (_Squared(np.zeros((1, 3)), here), _Absolute(np.zeros((1, 3)), here)):
+        assert nearest(rows).status is Status.INFEASIBLE
+    between = np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])  # y <= -1 at both ends, y >= 1 in the middle
+    rows = [(0, up, -1.0), (1, down, -1.0), (2, up, -1.0)]
+    assert _Squared(np.zeros((1, 2)), between)(rows).status is Status.INFEASIBLE
+    assert _Squared(np.zeros((1, 2)), between)(rows[:2]).status is Status.OPTIMAL

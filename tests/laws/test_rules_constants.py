@@ -28,7 +28,7 @@ from smle_check.heads.candidates import (
     without_zeros,
 )
 from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
-from smle_check.heads.known import Boxes, Facts, Leaf
+from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
 from smle_check.specification import Literal
 
 U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
@@ -137,11 +137,11 @@ def test_stated_ends_are_those_of_the_formats():
     for fmt, kind in zip(FORMATS, (np.float32, np.float64), strict=True):
         low, high = (float(side[0]) for side in spec.passed[fmt])
         c, e = kind("5.1"), kind("0.3")
-        assert boxes.of(moving, fmt)[0] == (low, float(np.nextafter(c, kind(0))))
-        assert boxes.beyond(moving, fmt)[0] == (float(c), high)
-        assert boxes.of(fixed, fmt)[1][0] == float(np.nextafter(e, kind(9)))
-        assert boxes.of(fixed, fmt)[0][1] == float(kind("7.7"))
-        assert boxes.beyond(fixed, fmt) == {}  # two comparisons: what is outside is no range
+        assert boxes.of(moving, fmt).ends[0] == (low, float(np.nextafter(c, kind(0))))
+        assert boxes.beyond(moving, fmt).ends[0] == (float(c), high)
+        assert boxes.of(fixed, fmt).ends[1][0] == float(np.nextafter(e, kind(9)))
+        assert boxes.of(fixed, fmt).ends[0][1] == float(kind("7.7"))
+        assert boxes.beyond(fixed, fmt) == ({}, {})  # two comparisons: what is outside is no range
     single = Specification.from_yaml(
         "inputs: {x: [0, 9]}\noutputs: [p]\nrules:\n"
         + "".join(f"  - {{name: r{i}, when: x {op} 3, then: p <= 1}}\n" for i, op in enumerate((">=", ">", "<=")))
@@ -150,17 +150,22 @@ def test_stated_ends_are_those_of_the_formats():
     boxes = Boxes(smle_check.Specification(certificate.document["specification"], b""))
     regions = [boxes.spec.rules[i].regions[0] for i in range(3)]
     below, after = math.nextafter(3, 0), math.nextafter(3, 9)
-    assert [boxes.beyond(g, BINARY64)[0] for g in regions] == [(0, below), (0, 3), (after, 9)]
-    assert boxes.meeting([regions[0]], BINARY64, [regions[1]]) == {0: (3, 3)}
+    assert [boxes.beyond(g, BINARY64).ends[0] for g in regions] == [(0, below), (0, 3), (after, 9)]
+    assert boxes.meeting([regions[0]], BINARY64, [regions[1]]) == ({0: (3, 3)}, {})
     assert boxes.meeting([regions[1]], BINARY64, [regions[0]]) is None
 
 
 def test_of_a_category_exactly_one_is_on():
     _, spec, _ = made()
     boxes, tied = Boxes(spec), spec.rules[4].regions[0]
-    ends = boxes.meeting([tied], BINARY64)
-    assert {k: ends[k] for k in (2, 3, 4)} == {2: (0, 0), 3: (1, 1), 4: (0, 0)}
-    assert boxes.meeting([tied], BINARY64, [tied]) == ends  # nothing is known outside of two rows
+    known = boxes.meeting([tied], BINARY64)
+    assert known.members == {0: Members(frozenset({3}), True)}
+    assert boxes.meeting([tied], BINARY64, [tied]) == known  # nothing is known outside of two rows
+    form = {2: Fraction(7), 3: Fraction(-2), 4: Fraction(5)}
+    assert boxes.most(form, known, BINARY64) == -2
+    assert boxes.most(form, Known({}, {}), BINARY64) == 7
+    assert boxes.most({2: Fraction(-7)}, Known({}, {}), BINARY64) == 0  # at a member without a coefficient
+    assert boxes.most({2: Fraction(-7), 3: Fraction(-2), 4: Fraction(-5)}, Known({}, {}), BINARY64) == -2
 
 
 def test_what_is_known_in_a_leaf_holds_at_its_points():
@@ -213,16 +218,6 @@ def test_later_clips_of_the_other_side_are_asked_and_earlier_ones_are_not():
     assert limited(rules, constant_lower=[7], constant_upper=[2]) == [1, 0]  # the upper one comes last
     apart = rules.replace("x >= 4", "x > 5")
     assert limited(apart, constant_lower=[1], constant_upper=[0.5]) == [0, Fraction(3, 2)]
-    rules = rules.replace("x <= 5", "x + z <= 5").replace("x >= 4", "x + z >= 7")
-    pairs = Pairs(Boxes(smle_check.Specification(*document_of(rules))), [])
-    assert pairs.most() == 0
-
-
-def document_of(rules: str):
-    certificate = certify_rules(
-        Specification.from_yaml(f"inputs: {{x: [0, 10], z: [0, 10]}}\noutputs: [p]\nrules:\n{rules}")
-    )
-    return certificate.document["specification"], certificate.block
 
 
 @pytest.mark.parametrize(
@@ -427,7 +422,13 @@ def test_what_a_clip_leaves_anywhere_is_the_least_of_both_roundings_and_formats(
     _, spec, clips = made()
     pairs = Pairs(Boxes(spec), clips)
     for j, clip in enumerate(clips):
-        boxes = pairs.nonempty(clip.limit.region)
+        boxes = [
+            [
+                {k: known.ends.get(k, own)[i] for k, own in enumerate(zip(*spec.passed[fmt], strict=True))}
+                for i in (0, 1)
+            ]
+            for known, fmt in pairs.nonempty(clip.limit.region)
+        ]
         assert len(boxes) == 2
         for side in (1, -1):
             forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
@@ -457,8 +458,10 @@ def test_what_is_known_outside_of_regions_and_of_one_hot_columns():
     boxes = Boxes(spec)
     red, planes, ends = (spec.rules[i].regions[0] for i in range(3))
     for fmt in FORMATS:
-        assert boxes.meeting([red], fmt) == {2: (0, 0)}
-        assert boxes.beyond(planes, fmt) == boxes.beyond(ends, fmt) == {}
+        assert boxes.meeting([red], fmt) == ({}, {0: Members(frozenset({2}), False)})
+        assert boxes.beyond(red, fmt) == ({}, {0: Members(frozenset({2}), True)})
+        assert boxes.meeting([red], fmt, [red]) is None
+        assert boxes.beyond(planes, fmt) == boxes.beyond(ends, fmt) == ({}, {})
     assert all(Facts(boxes, Leaf((), (g,))).complement(g) is None for g in (red, planes, ends))
 
 
@@ -468,10 +471,10 @@ def test_what_a_safe_answer_makes_of_a_literal():
     w = [({0: Fraction(1, 2), 1: Fraction(3)}, Fraction(7)), ({0: Fraction(-5)}, Fraction(1, 4))]
     safe = Safe(Facts(Boxes(spec)), [], w, {})
     margins = [rounding(spec, *own) for own in w]
-    assert [(answer.up, answer.down) for answer in safe.answers] == [(r, r) for r in margins]
+    assert [(safe.way(i, 1), safe.way(i, -1)) for i in range(2)] == [(r, r) for r in margins]
     assert all(r > 0 for r in margins)
     g, s, h = {0: Fraction(2), 1: Fraction(-3)}, {0: Fraction(11), 2: Fraction(1)}, Fraction(13)
-    form, constant = safe.form(Literal(g, s, h, False))
+    form, constant = safe.form(Literal(g, s, h, False), None)
     assert form == {0: 2 * Fraction(1, 2) + 3 * 5 + 11, 1: Fraction(6), 2: Fraction(1)}
     assert constant == 2 * 7 - Fraction(3, 4) - h + 2 * margins[0] + 3 * margins[1]
 

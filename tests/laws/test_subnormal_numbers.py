@@ -14,10 +14,10 @@ import smle_check
 from smle.assurance import certify, project
 from smle.errors import RuleError
 from smle.export.backbone import mlp_backbone
-from smle.guarantees.answers.membership import broken
 from smle.nn.backbones import MLP
 from smle.nn.box_network import BoxNetwork
 from smle.rules import Specification
+from smle.rules.membership import broken
 from support.exported import columns_of, feed, model_of, untrained
 
 SIGNS = """

@@ -43,8 +43,8 @@ def reference(network: BoxNetwork, features: Tensor, z: Tensor) -> tuple[np.ndar
             rows.append(serving.fallback.astype(np.float64))
             errors.append(np.zeros(len(serving.b)))
             continue
-        c = np.where(e >= lower, e, lower)
-        c = np.where(c <= upper, c, upper)
+        c = np.where(e <= upper, e, upper)
+        c = np.where(c >= lower, c, lower)
         y = serving.W.astype(np.float64) @ c + serving.b
         size = np.abs(serving.W) @ np.maximum(np.abs(lower), np.abs(upper)) + np.abs(serving.b)
         if serving.V is not None:

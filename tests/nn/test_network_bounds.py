@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from smle import SMLERegressor
 from smle.assurance import certify, project, verify, weights_of
 from smle.errors import NotCertifiedError
-from smle.estimators import SafeRegressor, load
+from smle.estimators import load
 from smle.export import check_onnx, load_onnx
-from smle.guarantees.proof.network_boxes import cut_region
+from smle.guarantees.proof.cases import cut_region
 from smle.guarantees.proof.verdict import Violated
 from smle.guarantees.regions.geometry import Domain, Region
 from smle.nn.box_network import BoxNetwork
@@ -209,7 +210,7 @@ def test_estimator_stores_loads_and_exports(tmp_path: Path) -> None:
     X = rng.uniform([0, 0, 0.1], [200, 40, 1.0], (120, 3))
     y = np.stack([X[:, 1] / 40, X[:, 0] / 200], axis=1)
     quick = {"hidden_layer_sizes": (8,), "embedding": 4, "max_epochs": 2, "random_state": 0, "compare": False}
-    model = SafeRegressor(BRAKING, enforcement="pdcg", bounds="network", **quick).fit(X, y)
+    model = SMLERegressor(BRAKING, bounds="network", **quick).fit(X, y)
     assert model.certificate_.document["program"]["bounds"] == "network"
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")

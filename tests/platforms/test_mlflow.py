@@ -8,7 +8,8 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from smle import SafeClassifier, SafeRegressor
+import smle
+from smle import NetworkClassifier, SafeClassifier, SafeRegressor
 from smle.errors import CertificateError
 
 mlflow = pytest.importorskip("mlflow")
@@ -62,11 +63,22 @@ def test_log_load_predict(tracked, braking_model, braking_table):
     assert len(served.predict(far, params={"out_of_domain": "clip"})) == len(far)
 
 
+def test_requirements_are_those_of_the_kind_of_model(tmp_path, braking_model, braking_table):
+    from smle.platforms.mlflow import save_model
+
+    X, y = braking_table[["distance", "speed", "friction"]], braking_table["brake"]
+    estimator = SafeRegressor(braking_model.specification_, estimator=Ridge()).fit(X, y)
+    for model, wanted in ((braking_model, "smle"), (estimator, "smle[onnx]")):
+        save_model(model, tmp_path / wanted)
+        listed = (tmp_path / wanted / "requirements.txt").read_text().split()
+        assert [name for name in listed if name.startswith(("smle", "torch"))] == [f"{wanted}=={smle.__version__}"]
+
+
 def test_types_of_the_signature(tmp_path):
     from smle.platforms.mlflow import save_model
 
     X = rows()
-    model = SafeClassifier(RULES, max_epochs=2, random_state=0, compare=False)
+    model = SafeClassifier(RULES, NetworkClassifier(max_epochs=2), random_state=0, compare=False)
     model.fit(X, np.where(X["size"] > 6, "high", "low"))
     save_model(model, tmp_path / "saved")
     served = mlflow.pyfunc.load_model(str(tmp_path / "saved"))

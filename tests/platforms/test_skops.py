@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeRegressor
+from smle import NetworkRegressor, SafeRegressor
 from smle.errors import CertificateError
 
 skops = pytest.importorskip("skops.io")
@@ -15,10 +15,9 @@ pytestmark = pytest.mark.audit
 COLUMNS = ["distance", "speed", "friction"]
 
 
-@pytest.mark.parametrize("estimator", [None, Ridge()])
+@pytest.mark.parametrize("estimator", [NetworkRegressor(max_epochs=2), Ridge()])
 def test_a_model_comes_back_and_a_changed_file_is_noticed(braking_spec, braking_table, estimator):
-    small = {} if estimator is not None else {"max_epochs": 2, "compare": False, "random_state": 0}
-    model = SafeRegressor(braking_spec, estimator=estimator, **small).fit(
+    model = SafeRegressor(braking_spec, estimator, compare=False, random_state=0).fit(
         braking_table[COLUMNS], braking_table["brake"]
     )
     data = skops.dumps(model)

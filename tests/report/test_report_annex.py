@@ -9,15 +9,15 @@ SECTIONS = [(name, name.capitalize()) for name in ("rules", "scope", "data", "ca
 
 
 def test_every_point_is_named_and_none_is_called_complete():
-    rows = annex_view(SECTIONS, proved=True)
+    rows = annex_view(SECTIONS, proved=True)["annex"]
     assert [row["number"] for row in rows] == POINTS
     assert all(row["missing"] for row in rows)
     assert {row["number"] for row in rows if row["state"] == "open"} == {"2 (e)", "2 (f)", "4", "7", "8"}
 
 
 def test_sections_that_are_not_there_and_models_without_proof_claim_nothing():
-    assert {row["state"] for row in annex_view(SECTIONS, proved=False)} == {"open"}
-    (data,) = (row for row in annex_view([("card", "Card")], proved=True) if row["number"] == "2 (d)")
+    assert {row["state"] for row in annex_view(SECTIONS, proved=False)["annex"]} == {"open"}
+    (data,) = (row for row in annex_view([("card", "Card")], proved=True)["annex"] if row["number"] == "2 (d)")
     assert (data["state"], data["missing"]) == ("open", "everything")
 
 

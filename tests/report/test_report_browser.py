@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from smle import SafeClassifier, SafeRegressor
-from smle.guarantees.answers.membership import active
+from smle import SMLEClassifier, SMLERegressor
 from smle.report import write_report
+from smle.rules.membership import active
 from support.report_rules import HOSTILE
 from support.safe_networks import AtTheEnd
 
@@ -99,7 +99,7 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
     spec = model.specification_
     if not gate:
         quick = {"hidden_layer_sizes": (6,), "embedding": 4, "max_epochs": 1, "random_state": 0, "compare": False}
-        model = SafeClassifier(spec, enforcement=AtTheEnd(), gate=False, **quick)
+        model = SMLEClassifier(spec, gate=False, **quick, enforcement=AtTheEnd())
         model.fit(table, table["advice"])
     write_report(model, path=tmp_path / "page.html")
     X = _random_inputs(spec, 100)
@@ -112,16 +112,16 @@ def test_active_rules_are_those_of_the_point(browser, tmp_path, choice, gate):
 
 def test_network_bounds_too(browser, tmp_path, dose):
     model, table = dose
-    other = SafeRegressor(
+    other = SMLERegressor(
         model.specification_,
-        enforcement=AtTheEnd(),
+        random_state=0,
+        compare=False,
         bounds="network",
         hidden_layer_sizes=(6,),
         embedding=4,
         max_epochs=2,
-        random_state=0,
         refit_heads=False,
-        compare=False,
+        enforcement=AtTheEnd(),
     ).fit(table, table[["dose", "second"]])
     write_report(other, table, tmp_path / "page.html")
     X = _random_inputs(other.specification_, 100)

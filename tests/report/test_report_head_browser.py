@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeClassifier, SafeRegressor, Specification
+from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.certificates.rules import certify_rules
 from smle.guarantees import broken
 from smle.programs import Candidates, program_of
@@ -92,9 +92,8 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
     rows = json.dumps([[x, answer] for x, answer in zip(X.tolist(), t.tolist(), strict=True)])
     script = f"(() => {{ const head = makeHead({json.dumps(data)}); return {rows}.map(([x, t]) => {{"
     script += " const c = head.clipped(x, t), s = head.serve(x, t);"
-    script += (
-        " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way }; }); })()"
-    )
+    script += " return { y: c.y, ok: c.ok, bits: c.bits, safe: head.safe(c.x, c.bits), served: s.y, way: s.way,"
+    script += " sure: s.sure }; }); })()"
     if not isinstance(program, Candidates):
         script = script.replace("head.safe(c.x, c.bits)", "[]")
     found = page.run(script)
@@ -115,8 +114,13 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
     np.testing.assert_array_equal(served, served.astype(np.float32))
     allowed = np.isfinite(t).all(axis=1) & (np.abs(t) < 1e30).all(axis=1)
     allowed[allowed] &= ~broken(spec, X[allowed], t[allowed].astype(np.float64)).any(axis=1)
-    assert all(row["way"] != "safe" for row, ok in zip(found, allowed, strict=True) if ok)
-    assert np.mean([row["way"] == "safe" for row in found]) < 0.05
+    assert all(row["way"] != "unknown" for row, ok in zip(found, allowed, strict=True) if ok)
+    assert np.mean([row["way"] == "unknown" for row in found]) < 0.05
+    # What the page calls served is what the program serves; of what it finds itself it says so.
+    wanted = np.concatenate([program(X[i : i + 8], t[i : i + 8]) for i in range(0, len(X), 8)])
+    sure = np.array([row["sure"] for row in found])
+    np.testing.assert_array_equal(served[sure], wanted[sure])
+    assert {row["way"] for row in found if row["sure"]} <= {"kept", "moved", "replaced"}
 
 
 def test_nearest_answers_of_the_page_are_those_of_the_deployed_program(page):
@@ -132,6 +136,29 @@ def test_nearest_answers_of_the_page_are_those_of_the_deployed_program(page):
     served = program_of(certificate)(X, t)
     assert (served != t).any(axis=1).sum() > 100
     np.testing.assert_allclose(np.array(page.run(script)) / scale, served / scale, atol=1e-4)
+
+
+def test_where_the_page_finds_nothing_it_does_not_call_the_safe_answer_served(page):
+    """More parts than the page tries: the program serves a near answer where the page knows none."""
+    rng = np.random.default_rng(0)
+    rules = ""
+    for i in range(40):
+        first, *others = rng.choice(16, 4, replace=False)
+        rules += f"  - {{name: r{i}, then: not l{first} or {' or '.join(f'l{k}' for k in others)}}}\n"
+    spec = Specification.from_yaml(
+        f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(f'l{i}' for i in range(16))}]\nrules:\n{rules}"
+    )
+    certificate = certify_rules(spec)
+    X, t = np.zeros((200, 1)), rng.normal(0, 1, (200, 16)).astype(np.float32)
+    _, by = program_of(certificate).explained(X, t)
+    data, _ = rules_head(certificate)
+    script = f"(() => {{ const head = makeHead({json.dumps(data)});"
+    script += f" return {json.dumps(t.tolist())}.map((t) => {{ const s = head.serve([0], t);"
+    found = page.run(script + " return [s.y, s.way, s.sure]; }); })()")
+    unknown = np.array([way == "unknown" for _, way, _ in found])
+    assert (unknown & (by != 2)).any()
+    assert not any(way == "safe" for _, way, _ in found)
+    assert not any(sure for (*_, sure), own in zip(found, by, strict=True) if own)
 
 
 def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
@@ -161,6 +188,8 @@ def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
     assert "0 to 35,000" in text
     text = enter("answer-1", 12.5)
     assert "moved: the check refuses it (two lists)" in text
+    assert "found: rate" in text or "found: card" in text
+    assert "The model searches more widely" in text
     assert "replaced: NaN" in enter("answer-0", "")
     enter("answer-0", 1000)
     text = enter("output", 1)
@@ -178,8 +207,8 @@ def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"income": rng.uniform(0, 200000, 200), "arrears": rng.integers(0, 6, 200)})
     targets = np.stack([0.3 * table["income"], 8 + table["arrears"]], axis=1)
-    options = {"hidden_layer_sizes": (8,), "max_epochs": 3, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeRegressor(Specification.from_yaml(BANK), enforcement="correct", **options).fit(table, targets)
+    options = {"hidden_layer_sizes": (8,), "max_epochs": 3, "random_state": 0, "verbose": False}
+    model = SafeRegressor(Specification.from_yaml(BANK), NetworkRegressor(**options), compare=False).fit(table, targets)
     write_report(model, path=tmp_path / "report.html")
     browser.open(tmp_path / "report.html")
     assert browser.errors == []
@@ -198,8 +227,8 @@ def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):
 def test_of_a_large_network_readers_enter_the_answers(tmp_path):
     X = np.random.default_rng(0).uniform(0, 1, (50, 1))
     rules = "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: limit, then: y <= 1}]"
-    options = {"hidden_layer_sizes": (400, 400), "max_epochs": 1, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeRegressor(rules, enforcement="correct", **options).fit(X, X[:, 0])
+    options = {"hidden_layer_sizes": (400, 400), "max_epochs": 1, "random_state": 0, "verbose": False}
+    model = SafeRegressor(rules, NetworkRegressor(**options), compare=False).fit(X, X[:, 0])
     write_report(model, path=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert 'id="answers"' in page
@@ -213,8 +242,8 @@ def test_thousands_of_exclusions_and_a_hundred_inputs_stay_small(browser, tmp_pa
     text = f"inputs:\n{ranges}\nlabels: [{names}]\nrules:\n  - name: one tag\n    then: at_most_one({names})\n"
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, width)), np.eye(count, dtype=int)[rng.integers(0, count, 60)]
-    options = {"hidden_layer_sizes": (8,), "max_epochs": 1, "random_state": 0, "verbose": False, "compare": False}
-    model = SafeClassifier(Specification.from_yaml(text), enforcement="correct", **options).fit(X, y)
+    options = {"hidden_layer_sizes": (8,), "max_epochs": 1, "random_state": 0, "verbose": False}
+    model = SafeClassifier(Specification.from_yaml(text), NetworkClassifier(**options), compare=False).fit(X, y)
     write_report(model, path=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert len(page) < 1_000_000

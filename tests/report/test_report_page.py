@@ -12,7 +12,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
 
-from smle import SafeRegressor
+from smle import NetworkRegressor, SafeRegressor
 from smle.cli import app
 from smle.estimators import without_rules
 from smle.report import write_report
@@ -249,9 +249,9 @@ def test_the_page_is_complete_in_itself(braking_folder, braking_table, tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 400_000
 
 
-def test_an_estimator_without_rules_has_a_page_without_slices(braking_table, tmp_path):
+def test_an_estimator_without_rules_has_a_page_without_slices(braking_spec, braking_table, tmp_path):
     X, y = braking_table.drop(columns="brake"), braking_table["brake"]
-    result, page = written(tmp_path, SafeRegressor(estimator=LinearRegression()).fit(X, y))
+    result, page = written(tmp_path, SafeRegressor(without_rules(braking_spec), LinearRegression()).fit(X, y))
     assert result.verdict == "no rules"
     assert "explorer-data" not in page.text
     for word in ("safe model", "best that obeys", "Rows that break a rule"):  # nothing is safe without rules
@@ -261,7 +261,9 @@ def test_an_estimator_without_rules_has_a_page_without_slices(braking_table, tmp
 def test_a_plain_baseline_is_compared_on_the_table(braking_model, braking_spec, braking_table, tmp_path):
     X = braking_table[list(braking_spec.columns)]
     baseline = SafeRegressor(
-        without_rules(braking_spec), hidden_layer_sizes=(8,), embedding=8, max_epochs=2, random_state=0
+        without_rules(braking_spec),
+        NetworkRegressor(hidden_layer_sizes=(8,), embedding=8, max_epochs=2),
+        random_state=0,
     )
     baseline.fit(X, braking_table["brake"])
     baseline.save(tmp_path / "baseline")
@@ -291,13 +293,12 @@ def test_a_poor_model_is_called_poor(poor, tmp_path):
 def test_a_poor_model_is_found_on_a_table_with_a_baseline(poor, tmp_path):
     """Nothing is recorded; what the table says beside a good baseline is enough."""
     table, spec = poor[1], poor[0].specification_
-    model = SafeRegressor(
-        spec, hidden_layer_sizes=(8,), embedding=4, max_epochs=1, random_state=0, refit_heads=False, compare=False
-    )
+    network = NetworkRegressor(hidden_layer_sizes=(8,), embedding=4, max_epochs=1)
+    model = SafeRegressor(spec, network, random_state=0, compare=False)
     model.fit(table, table[["dose", "second"]])
     assert written(tmp_path, model, table)[0].concern == ""  # there is nothing to compare with
     baseline = SafeRegressor(
-        without_rules(spec), hidden_layer_sizes=(32,), embedding=16, max_epochs=100, random_state=0
+        without_rules(spec), NetworkRegressor(hidden_layer_sizes=(32,), embedding=16, max_epochs=100), random_state=0
     )
     baseline.fit(table, table[["dose", "second"]])
     result, page = written(tmp_path, model, table, plain=baseline)

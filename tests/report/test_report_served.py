@@ -60,7 +60,13 @@ def test_counts_are_those_of_the_rows(loan):
     counts = loan.usage(table).head
     moved = (own != served).any(axis=1)
     assert 20 < moved.sum() < 380
-    assert counts.ways == {"kept": (~moved).sum(), "moved": moved.sum(), "replaced": 0, "safe": (found.by == 2).sum()}
+    assert counts.ways == {
+        "kept": (~moved).sum(),
+        "moved": moved.sum(),
+        "near": 0,
+        "replaced": 0,
+        "safe": (found.by == 2).sum(),
+    }
     wrong = broken(spec, encode_inputs(spec, table), own)
     assert counts.broken == {rule.name: wrong[:, r].sum() for r, rule in enumerate(spec.rules)}
     assert moved.sum() == wrong.any(axis=1).sum()
@@ -154,13 +160,16 @@ def test_fit_warns_of_safe_answers(monkeypatch):
         SafeRegressor(rules, estimator=Ridge()).fit(table[["income"]], table["card"])
 
 
-def test_drift_of_what_the_head_does_is_found(loan):
+def test_drift_of_inputs_is_found_with_what_the_head_does(loan):
     table = table_of(2000, seed=3)
     later = table.assign(income=table["income"].clip(80, 100))  # rates lie between the two lists
-    changes = {(c.kind, c.name): c for c in compare(loan.usage(table), loan.usage(later))}
-    assert changes["served", "moved"].verdict == "changed"
-    assert changes["broken", "two lists"].verdict == "changed"
-    assert changes["served", "safe"].verdict == "same"
+    found = compare(loan.usage(table), loan.usage(later), loan.specification_).changes
+    changes = {(c.kind, c.name): c for c in found}
+    assert changes["input", "income"].verdict == "changed"
+    assert changes["served", "moved"].size > 0.1  # shown beside it, and not tested
+    assert changes["broken", "two lists"].size > 0.1
+    assert changes["served", "safe"].size == 0
+    assert {c.verdict for c in found if c.kind in ("served", "broken")} == {"shown"}
     assert not any(kind == "clip" for kind, _ in changes)
 
 
@@ -179,7 +188,7 @@ def test_an_answer_whose_scores_moved_was_not_kept():
     own = np.array([[1, -1, -1, 0, 1], [-1, 1, -2, 0, 1], [1, 2, 3, 1, 0], [-1, -1, 1, 0, 1]], dtype=np.float32)
     served = np.array([[2, -1, -1, 0, 3], [-1, 1, 0, 0, 1], [-1, 2, 3, 1, 0], [-1, -1, 1, 0, 1]], dtype=np.float32)
     counts = Corrections.of(spec, np.zeros((4, 1)), own, served, np.zeros(4))
-    assert counts.ways == {"kept": 1, "moved": 3, "replaced": 0, "safe": 0}
+    assert counts.ways == {"kept": 1, "moved": 3, "near": 0, "replaced": 0, "safe": 0}
     assert {name: moves.rows for name, moves in counts.moves.items()} == {"cat": 2, "dog": 0, "animal": 1, "size": 1}
     assert counts.broken == {"implied": 1, "one of them": 1}
     (part,) = counts.parts

@@ -53,6 +53,8 @@ x, y, cat, dog, advice = variables("x y cat dog advice")
         (at_least_one(cat, "dog"), "at_least_one(cat, dog)"),
         (exactly_one(cat, dog), "exactly_one(cat, dog)"),
         (at_most(2, cat, dog, x <= 1), "at_most(2, cat, dog, x <= 1)"),
+        (at_most(2, ["cat", "dog", "a cow"]), "at_most(2, cat, dog, `a cow`)"),
+        (exactly_one([cat, dog]), "exactly_one(cat, dog)"),
         (at_least(variable("few"), cat, "dog"), "at_least(few, cat, dog)"),
         (exactly(np.int64(1), cat, ~dog), "exactly(1, cat, not dog)"),
         (sum([x, y, x]) <= 1, "x + y + x <= 1"),
@@ -113,3 +115,10 @@ def test_deep_expressions_are_refused_not_crashed():
 def test_long_sums_from_python():
     total = sum(variable(f"x{i}") for i in range(2000))
     assert len(str(total <= 1).split(" + ")) == 2000
+
+
+def test_variables_take_names_in_every_form():
+    wanted = [str(term) for term in variables("a b")]
+    for names in (("a", "b"), (["a", "b"],), (("a",), "b")):
+        assert [str(term) for term in variables(*names)] == wanted
+    assert [str(term) for term in variables(["a b"])] == ["`a b`"]

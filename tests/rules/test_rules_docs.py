@@ -30,8 +30,8 @@ def test_scripts_run(script):
 
 
 def test_the_tables_are_found():
-    assert len(WHENS) == 11
-    assert len(THENS) == 14
+    assert len(WHENS) == 13
+    assert len(THENS) == 16
 
 
 @pytest.mark.parametrize(("when", "then"), [*((w, "brake <= 1") for w in WHENS), *((None, t) for t in THENS)])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tomllib
 from scipy.sparse import coo_matrix, csr_matrix
 
 from smle.solvers import (
@@ -23,6 +21,7 @@ from smle.solvers import (
     open_session,
     solve,
 )
+from support.project import project
 
 INF = np.inf
 
@@ -214,7 +213,7 @@ def test_repeated_positions_of_a_sparse_matrix_add_up(backend: str) -> None:
 
 def test_every_back_end_is_a_dependency() -> None:
     """A fallback must not depend on which extras happen to be installed."""
-    stated = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
+    stated = project()["dependencies"]
     names = {re.split(r"[<>=;\[ ]", item)[0] for item in stated}
     packages = {"highs": "highspy", "piqp": "piqp"}
     assert {packages[name] for choices in BACKENDS.values() for name in choices} <= names

@@ -31,6 +31,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def test_options_of_other_benches_are_refused() -> None:
+    with pytest.raises(ValueError, match="takes no --jobs"):
+        run_bench("clips", quick=True, jobs=2)
+
+
 def test_contenders_take_turns(clock: Clock) -> None:
     calls: list[str] = []
 

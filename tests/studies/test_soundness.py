@@ -41,7 +41,7 @@ def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_shou
     models, attacks, ways, runtimes, unsafe = result.tables
     assert models.rows[-1][2] >= 150_000
     assert all(row[3] == 0 for row in models.rows)
-    assert len(attacks.rows) == 13
+    assert len(attacks.rows) == 14
     assert all(row[1] > 0 for row in attacks.rows)
     ((_, answered, refused, crashed),) = runtimes.rows
     assert answered > 0 < refused
@@ -64,7 +64,7 @@ def test_a_head_that_is_off_by_little_is_found_and_can_be_reproduced(subjects):
     network = copy.deepcopy(subject.network)
     tensors = subject.program.tensors
     off = {**tensors, "heads.bias": tensors["heads.bias"] + np.float32(1e-4)}
-    network.head.program = Box(subject.program.ops, off)
+    network.head.served.program = Box(subject.program.ops, off)
     ledger, moved = Ledger(), replace(subject, network=network)
     attack_all(Opponent, ATTACKS, moved, 20_000, ledger)
     assert ledger.models[subject.name].violations > 0

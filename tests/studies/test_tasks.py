@@ -9,7 +9,7 @@ import pytest
 
 import smle
 from smle.baselines import nearest_allowed
-from smle.estimators.tasks import task_of
+from smle.estimators.class_tasks import task_of
 from smle.guarantees.advice.costs import lost_scores
 from studies.experiments import classification, data, forecasting, selection, standins, synthetic
 from studies.experiments.tasks import accuracy, r2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -214,7 +215,7 @@ def written(
 def clause_proof(weights: Sequence[Any], mu: Sequence[Any] = (), **where: Any) -> dict[str, Any]:
     """One proof entry; head, rule, clause are 0 and region is None unless given."""
     place: dict[str, Any] = {"head": 0, "rule": 0, "region": None, "clause": 0, **where}
-    return {**place, "lambda": [str(w) for w in weights], "mu": [[r, str(v)] for r, v in mu]}
+    return {**place, "cases": [{"lambda": [str(w) for w in weights], "mu": [[r, str(v)] for r, v in mu]}]}
 
 
 Choose = Callable[[set[str]], tuple[Any, ...]]
@@ -335,6 +336,22 @@ rules:
 """
 
 
+CROSSING = """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+outputs: [y]
+rules:
+  - name: top
+    when: a + b <= 0.5
+    then: y <= 1
+"""
+LABELS_OF_TWO = """\
+inputs: {a: [-1, 1], b: [-1, 1]}
+labels: [cat, dog, cow]
+rules:
+  - {name: one, then: "at_most_one(cat, dog, cow)"}
+"""
+
+
 def braking() -> Package:
     spec = Specification.from_yaml(BRAKING)
     cells = find_cells(spec)
@@ -417,6 +434,53 @@ def affine_labels() -> Package:
     return issued(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
 
 
+def crossing_bounds() -> Bounds:
+    """Three units: two cross in a part of the region a + b <= 1/2, the third one elsewhere only."""
+    lower, upper = np.array([-0.375, 0.5, -1.0], "f4"), np.array([-0.25, 0.25, 0.25], "f4")
+    lower_slope = np.array([[1.25, 0.0], [0.75, 0.25], [0.75, 0.75]], "f4")
+    return Bounds(lower, upper, lower_slope, np.array([[0.5, -0.5], [0.25, -0.5], [0.125, 0.0]], "f4"))
+
+
+def crossing(margin: float = 2.0**-7) -> Package:
+    """y <= 1 where a + b <= 1/2, by a margin: l and u cross there, and only cuts prove it."""
+    spec = Specification.from_yaml(CROSSING)
+    cells = find_cells(spec)
+    bounds, W = crossing_bounds(), np.array([[1.0, 0.75, 0.5]], "f4")
+    one = Fraction(1)
+    sides = [([one, 0 * one], one), ([-one, 0 * one], one), ([0 * one, one], one), ([0 * one, -one], one)]
+    reached = reached_by(bounds, [Fraction(float(v)) for v in W[0]], [*sides, ([one, one], one / 2)])
+    bias = 1 - reached - Fraction(margin)
+    head = Head(W, np.array([float(bias)], "f4"))
+    assert Fraction(float(head.b[0])) == bias
+    return issued(spec, cells, FrozenHeads(bounds, (head,) * (len(cells) - 1) + (None,)))
+
+
+def reached_by(bounds: Bounds, v: list[Fraction], sides: list[tuple[list[Fraction], Fraction]]) -> Fraction:
+    """Return the largest v.z over a polygon, with v >= 0: convex in x, so at a corner, where z = max(l, u)."""
+    best = []
+    for (p, s), (q, t) in itertools.combinations(sides, 2):
+        determinant = p[0] * q[1] - p[1] * q[0]
+        if determinant:
+            x = [(s * q[1] - t * p[1]) / determinant, (t * p[0] - s * q[0]) / determinant]
+            if all(side[0] * x[0] + side[1] * x[1] <= bound for side, bound in sides):
+                ends = [
+                    [Fraction(float(o)) + sum(Fraction(float(c)) * k for c, k in zip(row, x, strict=True))
+                     for o, row in zip(*side, strict=True)]
+                    for side in ((bounds.lower, bounds.lower_slope), (bounds.upper, bounds.upper_slope))
+                ]  # fmt: skip
+                best.append(sum(c * max(pair) for c, *pair in zip(v, *ends, strict=True)))
+    return max(best)
+
+
+def crossing_labels() -> Package:
+    """Exclusions where bounds cross: weights prove some pairs, cases the others."""
+    spec = Specification.from_yaml(LABELS_OF_TWO)
+    cells = find_cells(spec)
+    W = np.array([[1.0, 0.75, 0.5], [0.75, -1.0, 0.25], [-0.5, 1.0, -0.25]], "f4")
+    head = Head(W, np.array([-1.375, -0.875, -1.0], "f4"))
+    return issued(spec, cells, FrozenHeads(crossing_bounds(), (head,) * len(cells)))
+
+
 CASES: dict[str, Callable[[], Package]] = {
     "braking": braking,
     "clauses": clauses,
@@ -428,6 +492,8 @@ CASES: dict[str, Callable[[], Package]] = {
     "strict": strict,
     "labels": labels,
     "affine labels": affine_labels,
+    "crossing": crossing,
+    "crossing labels": crossing_labels,
 }
 
 _made: dict[str, Package] = {}

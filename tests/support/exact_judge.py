@@ -272,6 +272,8 @@ class Judge:
                 both = zip(self.slopes, (self.lower_z[i], self.upper_z[i]), strict=True)
                 extra += max(sum_error(slope[i], reach, offset) for slope, offset in both)
             self.extra.append(extra)
+        self.can_cross = [self._gap(i) > 0 for i in range(self.n)]
+        need(affine or not any(self.can_cross), "constant bounds that cross")
 
     # --- Which signatures can occur
 
@@ -318,7 +320,8 @@ class Judge:
                     for what, literals in self._clauses(rule):
                         name = f"head {head}, rule {rule['name']}, region {region}, {what}"
                         tight = not all(strict for *_, strict in literals)
-                        yield name, self.worst(head, active, literals), tight
+                        for crossed in itertools.product(*([False, True] if c else [False] for c in self.can_cross)):
+                            yield f"{name}, {crossed}", self.worst(head, active, literals, crossed), tight
                         if self.program["clip"] == "clamp":
                             yield f"fallback of {name}", self.fallback(head, active, literals), tight
 
@@ -352,8 +355,13 @@ class Judge:
                 rows.append((terms, bound + sum(abs(v) * self.cast_error[k] for k, v in terms.items())))
         return rows
 
-    def worst(self, head: int, active: set[int], literals: list[tuple[Form, Form, Fraction, bool]]) -> Program:
-        """The linear program of one clause. Variables: x (d), z (n), e (m), r (d), t."""
+    def worst(
+        self, head: int, active: set[int], literals: list[tuple[Form, Form, Fraction, bool]], crossed: tuple[bool, ...]
+    ) -> Program:
+        """The linear program of one clause, where units are at l >= u or not. Variables: x (d), z (n), e (m), r (d), t.
+
+        The clip gives l where l > u: z lies in [l, max(l, u)].
+        """
         d, n, m = self.d, self.n, self.m
         W = [exact(row) for row in self.W[head]]
         b = exact(self.weights["heads.bias"][head])
@@ -364,16 +372,18 @@ class Judge:
         sizes = []
         for i in range(n):
             low, high = self._range(0, i), self._range(1, i)
-            # Where l > u the clip gives u: both ends belong to the box.
-            bottom, top = min(low[0], high[0]) - self.extra[i], max(low[1], high[1]) + self.extra[i]
+            bottom, top = low[0] - self.extra[i], max(low[1], high[1]) + self.extra[i]
             ends.append((bottom, top))
             sizes.append(max(-bottom, top, ZERO))
             if self.program["bounds"] == "affine":
-                gap = max(ZERO, self._gap(i)) + self.extra[i]
+                between = {k: a - b for k, (a, b) in enumerate(zip(self.slopes[0][i], self.slopes[1][i], strict=True))}
+                gap, sign = self.lower_z[i] - self.upper_z[i], -1 if crossed[i] else 1
+                rows.append(({k: sign * v for k, v in between.items()}, -sign * gap))
+                side = 0 if crossed[i] else 1
                 lower = {k: s for k, s in enumerate(self.slopes[0][i]) if s}
-                upper = {k: -s for k, s in enumerate(self.slopes[1][i]) if s}
-                rows.append(({**lower, d + i: -ONE}, gap - self.lower_z[i]))
-                rows.append(({**upper, d + i: ONE}, gap + self.upper_z[i]))
+                upper = {k: -s for k, s in enumerate(self.slopes[side][i]) if s}
+                rows.append(({**lower, d + i: -ONE}, self.extra[i] - self.lower_z[i]))
+                rows.append(({**upper, d + i: ONE}, self.extra[i] + (self.lower_z, self.upper_z)[side][i]))
         for i in range(m):
             both = (W[i] + V[i], sizes + reach) if self.V is not None else (W[i], sizes)
             error = sum_error(*both, b[i])

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from smle import SafeClassifier, SafeRegressor, load
+from smle import load
+from smle.estimators import SafeEstimator
 
-Estimator = SafeClassifier | SafeRegressor
 
-
-def fitted_once(name: str, fit: Callable[[], Estimator], factory: pytest.TempPathFactory) -> Estimator:
+def fitted_once(name: str, fit: Callable[[], SafeEstimator], factory: pytest.TempPathFactory) -> SafeEstimator:
     """Return the model `name`: loaded, even where it was fitted, so that tests see the same in every process."""
     folder = factory.getbasetemp()
     if folder.name.startswith("popen-"):  # a worker's; the run's own is above

@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from smle.errors import RuleError
-from smle.programs.proposals import Proposals
+from smle.nearest import Proposals
 from smle.rules import ClauseArrays, Specification
 
 TINY = 2.0**-126

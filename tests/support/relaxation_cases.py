@@ -159,7 +159,7 @@ def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: lis
         for A, a in layers:
             h = np.array([max(value, Fraction(0)) for value in A @ h + a], dtype=object)
         low, high = (stored[side] + stored[f"{side}_slope"] @ h for side in ("lower", "upper"))
-        low = np.minimum(low, high)
+        high = np.maximum(low, high)  # the clip gives l where l > u
         value = sum(c * (u if c > 0 else lo) for c, lo, u in zip(v, low, high, strict=True)) + direct @ x
         best = value if best is None else max(best, value)
     return best

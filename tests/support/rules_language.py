@@ -41,6 +41,8 @@ INPUTS = (
     NumericInput("lanes", F(0), F(6), integer=True),
     Categorical("road", ("dry", "wet", "black ice")),
     NumericInput("doors", F(-3), F(3), integer=True),
+    NumericInput("mass", F(1, 2), F(5)),
+    NumericInput("drop", F(-5), F(-1, 4)),
 )
 OUTPUTS = (
     Number("y"),
@@ -83,7 +85,9 @@ def points(draw):
     env["turn"] = {option: draw(scores) for option in ("1", "left")}
     x = [env["speed"], env["road friction"], env["lanes"]]
     x += [F(env["road"] == category) for category in ("dry", "wet", "black ice")]
-    x += [env["doors"]]
+    env["mass"] = draw(st.sampled_from([F(1, 2), F(1), F(2)]) | st.fractions(F(1, 2), 5, max_denominator=7))
+    env["drop"] = -draw(st.sampled_from([F(1, 4), F(1), F(2)]) | st.fractions(F(1, 4), 5, max_denominator=7))
+    x += [env["doors"], env["mass"], env["drop"]]
     y = [env[name] for name in ("y", "z", "cat", "dog", "or")]
     y += [*env["advice"].values(), *env["turn"].values()]
     return env, x, y
@@ -165,6 +169,8 @@ def truth_of(node: Node, env):
             return _or(truth_of(p, env) for p in parts)
         case Implies(condition=condition, conclusion=conclusion):
             return _or([_not(truth_of(condition, env)), truth_of(conclusion, env)])
+        case Member(operand=Name(name=name), options=options) if name not in ("road", "advice", "turn"):
+            return env[name] in {value_of(option, env) for option in options}
         case Member(operand=Name(name=name), options=options):
             return env[name] in _words(options) if name == "road" else _picked(name, _words(options), env)
         case Compare(operands=(Name(name="road"), option), operators=(operator,)):
@@ -253,6 +259,50 @@ def comparisons(draw, variables, operators):
     return Compare(tuple(operands[: len(chain) + 1]), tuple(chain))
 
 
+@st.composite
+def quotients(draw, variables, operators):
+    """Comparisons with numbers divided by an input that is never 0, or by a sum of such inputs."""
+    divisor = draw(
+        st.sampled_from(
+            [
+                Name("mass"),
+                Name("drop"),
+                Negative(Name("mass")),
+                add(Name("mass"), [(-1, Name("drop"))]),
+                multiply(Num(F(2)), [("*", Name("mass"))]),
+                add(Name("mass"), [(1, Name("road=dry"))]),
+            ]
+        )
+    )
+
+    def quotient():
+        term = draw(variables) if draw(st.booleans()) else add(draw(variables), [(-1, draw(variables))])
+        made = multiply(term, [("/", divisor)])
+        return multiply(Num(F(3)), [("*", made)]) if draw(st.booleans()) else made
+
+    def expression():
+        match draw(st.integers(0, 4)):
+            case 0:
+                return Call("abs", (add(quotient(), [(-1, draw(constants))]),))
+            case 1:
+                return Call(draw(st.sampled_from(["max", "min"])), (quotient(), draw(constants)))
+            case 2:
+                return add(draw(constants), [(draw(st.sampled_from([1, -1])), quotient())])
+            case 3:
+                return add(Negative(quotient()), [(1, multiply(Num(F(1)), [("/", divisor)]))])
+        return quotient()
+
+    operands = [expression(), draw(constants) if draw(st.booleans()) else expression()]
+    return Compare(tuple(operands), (draw(st.sampled_from(operators)),))
+
+
+def listed(numbers):
+    """One of several numbers: one of them, or three and more; two may be a range."""
+    values = small.filter(lambda n: n.value != F(1, 10))  # which is no float
+    options = st.lists(values, min_size=3, max_size=4) | st.lists(values, min_size=1, max_size=1)
+    return st.builds(lambda name, values: Member(Name(name), tuple(values)), st.sampled_from(numbers), options)
+
+
 def memberships(group, options):
     nodes = st.sampled_from(options)
     equal = st.builds(lambda o, op: Compare((Name(group), o), (op,)), nodes, st.sampled_from(["==", "!="]))
@@ -287,13 +337,17 @@ def formulas(atoms):
 ORDER = ["<=", "<", ">=", ">"]
 whens = formulas(
     comparisons(input_variables, [*ORDER, "==", "!="])
+    | quotients(input_variables, [*ORDER, "==", "!="])
+    | listed(["speed", "lanes", "doors"])
     | memberships("road", [Name("dry"), Name("wet"), Name("black ice")])
 )
-then_atoms = (
-    comparisons(output_variables | input_variables, ORDER)
-    | comparisons(output_variables, [*ORDER, "!="])
+output_atoms = (
+    comparisons(output_variables, [*ORDER, "!="])
+    | quotients(output_variables, [*ORDER, "!="])
+    | listed(["y", "z"])
     | st.sampled_from([Name("cat"), Name("dog"), Name("or")])
     | memberships("advice", [Name("clear"), Name("left"), Name("right")])
     | memberships("turn", [Num(F(1)), Name("left")])
 )
-thens = formulas(then_atoms)
+output_thens = formulas(output_atoms)
+thens = formulas(comparisons(output_variables | input_variables, ORDER) | output_atoms)

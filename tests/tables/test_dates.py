@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 
-from smle import SafeRegressor, Specification, diagnose, load
+from smle import NetworkRegressor, SafeRegressor, Specification, diagnose, load
 from smle.errors import DataError, RuleError
 from smle.guarantees import compare
 from smle.rules import date_text, day_of, rule, variables
@@ -170,7 +170,7 @@ def test_messages_speak_of_dates(tmp_path: Path) -> None:
 def test_a_model_with_dates_from_table_to_file(tmp_path: Path) -> None:
     table = rows(300)
     X, y = table.drop(columns="limit"), table["limit"]
-    model = SafeRegressor(SPEC, max_epochs=2, compare=False).fit(X, y)
+    model = SafeRegressor(SPEC, NetworkRegressor(max_epochs=2), compare=False).fit(X, y)
     answers = model.predict(X)
     texts = X.assign(opened=X["opened"].dt.strftime("%Y-%m-%d"))
     np.testing.assert_array_equal(model.predict(texts), answers)

@@ -10,6 +10,7 @@ from torch import nn
 from smle.assurance import certify, project, verify
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
+from smle.training import Adversarial
 from smle.training.enforcement import PDCG, enforcement_of
 from smle.training.loop import TrainingOptions, train
 from smle.training.refit import refit_network
@@ -143,3 +144,23 @@ def test_refit_refuses_unknown_losses() -> None:
     X, y = make_rows(EVERYWHERE, 10)
     with pytest.raises(ValueError, match="'squared', 'logistic', 'softmax'"):
         refit_network(network, X, y, loss="hinge")
+
+
+@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+def test_adversarial_training_attacks_and_ends_proved(bounds: str) -> None:
+    """Attacks find what the network breaks, the steps down weaken it, and PDCG has the last word."""
+    network = make_network(EVERYWHERE, bounds=bounds)
+    X, y = make_rows(EVERYWHERE, 200)
+    enforcement = Adversarial(points=16, steps=2, rate=1e-2)
+    history = train(network, X, 5 * y, loss=squared, options=QUICK, enforcement=enforcement)
+    found = history.projections
+    within = [i for i, step in enumerate(found["step"]) if step > 0]
+    assert any(found["strength"][i] > 0 for i in within)
+    assert all(found["iterations"][i] == 0 for i in within)
+    assert len(enforcement.final) == sum(head is not None for head in network.frozen_heads().heads)
+    certify(network)
+
+
+def test_adversarial_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="points >= 1"):
+        Adversarial(points=0)

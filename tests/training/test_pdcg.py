@@ -92,7 +92,7 @@ def test_projections_that_take_long_say_so_and_end_at_the_time_limit(
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["pdcg"]
     limited = PDCG(time_limit=1e-9)
     limited.start(network)
-    with pytest.raises(NotCertifiedError, match=r"1 heads took .* first 1 steps.*'correct'.*time limit"):
+    with pytest.raises(NotCertifiedError, match=r"1 heads took .* first 1 steps.*SafeRegressor.*time limit"):
         limited.after_step(network, 1)
     with pytest.raises(ValueError, match="time_limit"):
         PDCG(time_limit=0.0)

@@ -158,7 +158,7 @@ def _read_by(spec: Specification, rule: int) -> set[str]:
 
 def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
     """Return an ordinary input (d,): of the examples the median and the most frequent category, else the middle."""
-    rows = np.array([[float(v) for v in spec.lower], [float(v) for v in spec.upper]])
+    rows = np.array(spec.ends())
     rows = rows if examples is None or not len(examples) else examples.astype(np.float64)
     usual: list[float] = []
     for item, place in spec.input_slices:

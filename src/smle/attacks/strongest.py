@@ -64,7 +64,7 @@ def counterexample(model: Any, rule: str | None = None) -> Counterexample | None
     found, that is a solver's word; `smle.certify` returns a proof.
 
     Args:
-        model: A network with a learned box (`enforcement="pdcg"`), or an estimator with such a network.
+        model: A network with a learned box: a `BoxNetwork`, or a fitted `SMLERegressor` or `SMLEClassifier`.
         rule: The name of a rule; None: all rules together.
 
     Raises:

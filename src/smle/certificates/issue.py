@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,9 +21,9 @@ from smle.guarantees import (
     HeadNumbers,
     Holds,
     Leaf,
-    NetworkBounds,
     NotProved,
     PairValues,
+    UnitCut,
     Unknown,
     Verdict,
     Verdicts,
@@ -38,6 +39,7 @@ __all__ = ["compiled", "issue", "rebind", "require_proved", "sealed"]
 _MANY_PAIRS = 1_000
 """Beyond this many exclusions, weights are stored per label."""
 _CHUNK_PAIRS = 1 << 11
+Mu = tuple[tuple[int, float], ...]
 
 
 def issue(
@@ -57,10 +59,7 @@ def issue(
     require_proved(verdicts, spec)
     block = bytearray()
     specification = compiled(spec, cells, block)
-    if isinstance(over.bounds, NetworkBounds):
-        proofs = _box_proofs(verdicts, block)
-    else:
-        proofs = _clause_proofs(verdicts) + _exclusion_proofs(verdicts, over, spec, block)
+    proofs = _Proofs(verdicts, block).entries(over, spec)
     nan_safe = "heads.fallback" not in tensors
     stated = {
         "program": {
@@ -209,78 +208,81 @@ def _coverage(cells: Cells) -> dict[str, Any]:
     }
 
 
-def _clause_proofs(verdicts: Verdicts) -> list[dict[str, Any]]:
-    proofs: list[dict[str, Any]] = []
-    empty: set[tuple[int, int | None]] = set()
-    for obligation, verdict in verdicts:
-        assert isinstance(verdict, Holds)
-        rows = [[row, float(mu).hex()] for row, mu in sorted(verdict.multipliers.rows)]
-        if verdict.multipliers.empty:
-            if (obligation.head, obligation.region) not in empty:
-                empty.add((obligation.head, obligation.region))
-                proofs.append({"head": obligation.head, "region": obligation.region, "empty": rows})
-            continue
-        proofs.append(
-            {
-                "head": obligation.head,
-                "rule": obligation.rule,
-                "region": obligation.region,
-                "clause": obligation.clause,
-                "lambda": [float(w).hex() for w in verdict.multipliers.weights],
-                "mu": rows,
-            }
-        )
-    return proofs
+class _Proofs:
+    """The proofs of a certificate; what is stored as bytes is appended to the binary block."""
 
+    def __init__(self, verdicts: Verdicts, block: bytearray) -> None:
+        self.verdicts, self.block = verdicts, block
+        self._slopes: dict[bytes, int] = {}
+        self._empty: dict[tuple[int, int | None], Mu] = {}  # of regions that no input reaches
+        for obligation, verdict in verdicts:
+            assert isinstance(verdict, Holds)
+            if verdict.multipliers.empty and not verdict.multipliers.cases:
+                self._empty.setdefault((obligation.head, obligation.region), verdict.multipliers.rows)
 
-def _box_proofs(verdicts: Verdicts, block: bytearray) -> list[dict[str, Any]]:
-    """Return the proofs under bounds by networks: cuts and boxes in preorder; slopes go into the binary block."""
-    places: dict[bytes, int] = {}
+    def entries(self, over: FrozenHeads, spec: Specification) -> list[dict[str, Any]]:
+        """Return all proofs: of regions, of clauses, of exclusions."""
+        proofs: list[dict[str, Any]] = [
+            {"head": head, "region": region, "empty": _multipliers(rows)}
+            for (head, region), rows in self._empty.items()
+        ]
+        for item in self.verdicts.gaps:
+            if (item.head, item.region) not in self._empty:
+                gaps = [[i, float(share).hex(), *map(_multipliers, ends)] for i, share, *ends in item.units]
+                proofs.append({"head": item.head, "region": item.region, "gaps": gaps})
+        for obligation, verdict in self.verdicts:
+            if (obligation.head, obligation.region) not in self._empty:
+                assert isinstance(verdict, Holds)
+                place = {name: getattr(obligation, name) for name in ("head", "rule", "region", "clause")}
+                nodes = verdict.multipliers.cases or (Leaf(verdict.multipliers, None),)
+                proofs.append({**place, "cases": [self._node(node) for node in nodes]})
+        for block in self.verdicts.exclusions:
+            if (block.head, block.region) not in self._empty:
+                place = {name: getattr(block, name) for name in ("head", "rule", "region")}
+                proofs.append({**place, "exclusions": self._exclusions(block, over, spec)})
+        return proofs
 
-    def node_of(node: Cut | Leaf) -> dict[str, Any]:
+    def _node(self, node: Cut | UnitCut | Leaf) -> dict[str, Any]:
         if isinstance(node, Cut):
             return {"input": node.input, "at": float(node.at).hex()}
-        rows = [[row, float(mu).hex()] for row, mu in sorted(node.multipliers.rows)]
+        if isinstance(node, UnitCut):
+            return {"unit": node.unit}
+        rows = _multipliers(node.multipliers.rows)
         if node.multipliers.empty:
             return {"empty": rows}
-        assert node.slopes is not None
-        data = node.slopes.astype("<f4").tobytes()
-        if data not in places:
-            places[data] = len(block)
-            block.extend(data)
-        return {
-            "slopes": places[data], "lambda": [float(w).hex() for w in node.multipliers.weights], "mu": rows,
-        }  # fmt: skip
+        leaf: dict[str, Any] = {"lambda": [float(w).hex() for w in node.multipliers.weights], "mu": rows}
+        if node.slopes is not None:
+            data = node.slopes.astype("<f4").tobytes()
+            if data not in self._slopes:
+                self._slopes[data] = len(self.block)
+                self.block.extend(data)
+            leaf["slopes"] = self._slopes[data]
+        return leaf
 
-    proofs: list[dict[str, Any]] = []
-    for obligation, verdict in verdicts:
-        assert isinstance(verdict, Holds)
-        place = {name: getattr(obligation, name) for name in ("head", "rule", "region", "clause")}
-        proofs.append({**place, "boxes": [node_of(node) for node in verdict.multipliers.boxes]})
-    for item in verdicts.exclusions:
-        place = {name: getattr(item, name) for name in ("head", "rule", "region")}
-        proofs.append({**place, "exclusions": [[node_of(node) for node in nodes] for nodes in item.boxes]})
-    return proofs
-
-
-def _exclusion_proofs(
-    verdicts: Verdicts, over: FrozenHeads, spec: Specification, block: bytearray
-) -> list[dict[str, Any]]:
-    proofs = []
-    domain = Domain.of(spec)
-    envelope = WidenedBox.of(over.bounds, domain)
-    for item in verdicts.exclusions:
-        compact = None
-        if len(item.pairs) > _MANY_PAIRS:
-            head = over.heads[item.head]
+    def _exclusions(self, item: ExclusionVerdicts, over: FrozenHeads, spec: Specification) -> dict[str, Any]:
+        cases = [[p, [self._node(node) for node in nodes]] for p, nodes in sorted(item.cases.items())]
+        others = np.array([p for p in range(len(item.pairs)) if p not in item.cases], dtype=np.intp)
+        if not len(others):
+            return {"weights": None, "cases": cases}
+        rest, compact = replace(item, pairs=item.pairs[others], weights=item.weights[others]), None
+        if len(others) > _MANY_PAIRS and self._alone(item):
+            head, domain = over.heads[item.head], Domain.of(spec)
             assert head is not None
+            envelope = WidenedBox.of(over.bounds, domain)
             values = PairValues.of(HeadNumbers.of(head, envelope, domain), envelope, domain)
-            compact = _weights_of_labels(item, values, block)
+            compact = _weights_of_labels(rest, values, self.block)
         if compact is None:
-            compact = {"offset": len(block)}
-            block.extend(item.weights.astype("<f4").tobytes())
-        proofs.append({"head": item.head, "rule": item.rule, "region": item.region, "exclusions": compact})
-    return proofs
+            compact = {"offset": len(self.block)}
+            self.block.extend(rest.weights.astype("<f4").tobytes())
+        return {"weights": compact, "cases": cases}
+
+    def _alone(self, item: ExclusionVerdicts) -> bool:
+        """Whether no bounds cross, so that the box is the same over every region."""
+        return all((gaps.head, gaps.region) != (item.head, item.region) for gaps in self.verdicts.gaps)
+
+
+def _multipliers(rows: Mu) -> list[list[Any]]:
+    return [[row, float(mu).hex()] for row, mu in sorted(rows)]
 
 
 def _weights_of_labels(item: ExclusionVerdicts, values: PairValues, block: bytearray) -> dict[str, int] | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
-from smle_check.floats import FORMATS
-from smle_check.heads.known import Facts, Form
-from smle_check.kernel import bounded
+from smle_check.floats import FORMATS, Binary
+from smle_check.heads.known import Boxes, Facts, Form, Known
+from smle_check.kernel import residual_of
 
-__all__ = ["best_multipliers"]
+__all__ = ["best_multipliers", "has_rows", "largest"]
+
+ZERO, ONE = Fraction(0), Fraction(1)
+Row = tuple[Form, Fraction]
 
 
 def best_multipliers(
@@ -28,21 +31,70 @@ def best_multipliers(
         stated: A region that holds as it is stated.
         seen: A region that holds as the gate sees it.
     """
-    regions = sorted({*facts.leaf.on, *(g for g in (stated, seen) if g is not None)})
     for fmt in FORMATS:
-        ends = facts.boxes.meeting(regions, fmt, facts.leaf.off)
-        if ends is None:
+        known = facts.known(stated, seen, fmt)
+        if known is None:
             continue
         rows = {r: facts.row(r, as_stated, fmt) for r, as_stated in sorted(facts.rows(stated, seen).items())}
         rows = {r: row for r, row in rows.items() if len(row[0]) > 1}
-        low, high = ([side[k] for k in range(len(facts.spec.inputs))] for side in facts.boxes.sides(ends, fmt))
-        program = [(tuple(terms.items()), bound) for terms, bound in rows.values()]
-        found = maximize(tuple(form.items()), program, low, high)
-        assert isinstance(found, ExactOptimal | ExactInfeasible)  # the box is finite
+        found = largest(facts.boxes, known, fmt, form, list(rows.values()))
         weights = {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
         if isinstance(found, ExactInfeasible):
             # They show 0 < 0, so a multiple of them shows any bound.
-            least = bounded({}, [rows[r] for r in weights], list(weights.values()), low, high)
-            reach = sum((abs(v) * max(abs(low[k]), abs(high[k])) for k, v in form.items()), abs(constant))
+            rest, least = residual_of({}, [rows[r] for r in weights], list(weights.values()))
+            least += facts.boxes.most(rest, known, fmt)
+            reach = abs(constant) + sum((abs(v) * facts.spec.sizes[k] for k, v in form.items()), ZERO)
             weights = {r: mu * (int(2 * reach / -least) + 1) for r, mu in weights.items()}
         yield [[r, str(mu)] for r, mu in weights.items()], found if isinstance(found, ExactOptimal) else None
+
+
+def has_rows(facts: Facts, stated: int | None, seen: int | None) -> bool:
+    """Whether there are rows over several inputs: others are part of what is known, and need no multipliers."""
+    return any(len(facts.row(r, True, FORMATS[0])[0]) > 1 for r in facts.rows(stated, seen))
+
+
+def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[Row]) -> ExactOptimal | ExactInfeasible:
+    """Return where form.x is largest over what is known, under some rows; `x` has all inputs.
+
+    Of a group whose columns rows tie to other inputs, shares of members may be chosen; of others one member.
+    """
+    spec = boxes.spec
+    low, high = (list(side) for side in spec.passed[fmt])
+    for k, (a, b) in known.ends.items():
+        low[k], high[k] = a, b
+    left = {g: [k for k in own if g not in known.members or k in known.members[g]] for g, own in enumerate(spec.groups)}
+    tied = {boxes.group[k] for terms, _ in rows for k in terms if k in boxes.group}
+    x = list(low)
+    for g, own in left.items():
+        best = max(own, key=lambda k: form.get(k, ZERO))
+        for k in spec.groups[g]:
+            x[k] = Fraction(int(k == best))
+    for k, v in form.items():
+        if k not in boxes.group:
+            x[k] = high[k] if v > 0 else low[k]
+    if not rows:
+        value = sum((v * x[k] for k, v in form.items()), ZERO)
+        return ExactOptimal(tuple(x), value, ())
+    used = {k for terms in (form, *(terms for terms, _ in rows)) for k in terms if boxes.group.get(k) not in tied}
+    used -= {k for k in used if k in boxes.group}  # their member is chosen: no row reads it
+    places = {k: i for i, k in enumerate([*sorted(used), *(k for g in sorted(tied) for k in left[g])])}
+    program = [(_placed(terms, places), bound) for terms, bound in rows]
+    for g in sorted(tied):
+        ones = dict.fromkeys(left[g], ONE)
+        program += [(_placed(ones, places), ONE), (_placed(dict.fromkeys(left[g], -ONE), places), -ONE)]
+    ends = ([(ZERO, ONE)[side] if k in boxes.group else (low, high)[side][k] for k in places] for side in (0, 1))
+    found = maximize(_placed(form, places), program, *ends)
+    assert isinstance(found, ExactOptimal | ExactInfeasible)  # the box is finite
+    multipliers = found.multipliers[: len(rows)]
+    if isinstance(found, ExactInfeasible):
+        return ExactInfeasible(multipliers)
+    for g in tied:
+        for k in spec.groups[g]:
+            x[k] = ZERO
+    for k, i in places.items():
+        x[k] = found.x[i]
+    return ExactOptimal(tuple(x), sum((v * x[k] for k, v in form.items()), ZERO), multipliers)
+
+
+def _placed(form: Form, places: dict[int, int]) -> tuple[tuple[int, Fraction], ...]:
+    return tuple((places[k], v) for k, v in form.items() if k in places)

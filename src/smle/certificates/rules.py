@@ -15,21 +15,11 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
-from smle.certificates.multipliers import best_multipliers
+from smle.certificates.multipliers import best_multipliers, largest
 from smle.certificates.safe import NoSafeAnswer, find_safe
 from smle.certificates.units import stated_units
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import (
-    ExactOptimal,
-    common_units,
-    domain_box,
-    guard_rows,
-    maximize,
-    point_text,
-    quoted,
-    regions_of,
-    room_at,
-)
+from smle.guarantees import ExactOptimal, common_units, domain_box, guard_rows, point_text, quoted, regions_of, room_at
 from smle.rules import Specification, label_columns, number_text
 from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
@@ -111,7 +101,7 @@ def _checked(
     try:
         safe = find_safe(boxes, clips, checked, typical=typical, scale=units)
     except NoSafeAnswer as failure:
-        raise refusal(spec, boxes, failure.leaf) from None
+        raise refusal(spec, boxes, failure) from None
     stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
     tensors = check_tensors(stated, checked) | tensors_of(stored)
     return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
@@ -135,8 +125,13 @@ def _affine(boxes: Boxes, limit: Limit) -> Clip:
     spec = boxes.spec
     low, high = (list(side) for side in spec.passed[BINARY64])
     for k in range(len(low)):
-        ends = [boxes.of(limit.region, fmt).get(k, (low[k], high[k])) for fmt in FORMATS]
+        ends = [boxes.of(limit.region, fmt).ends.get(k, (low[k], high[k])) for fmt in FORMATS]
         low[k], high[k] = min(a for a, _ in ends), max(b for _, b in ends)
+    for fmt in FORMATS:
+        for g, members in boxes.of(limit.region, fmt).members.items():
+            left = [k for k in spec.groups[g] if k in members]
+            low = [Fraction(int(len(left) == 1)) if k in left else v for k, v in enumerate(low)]
+            high = [ZERO if boxes.group.get(k) == g and k not in left else v for k, v in enumerate(high)]
     slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in limit.slope.items()}
     slope = {k: value for k, value in slope.items() if value}
     offset = limit.offset
@@ -207,7 +202,7 @@ def _arrays(clips: list[Clip], d: int, default: npt.NDArray[np.float64]) -> dict
 def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, list[list[Any]]]]:
     """Yield (limit, clip, multipliers) for every pair that the checker will ask for."""
     for k in range(len(pairs.clips)):
-        for j in pairs.against(k):
+        for j in pairs.against(k)[1]:
             yield k, j, _multipliers(spec, pairs, k, j)
 
 
@@ -286,19 +281,19 @@ def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
     return sum((value * values[k] for k, value in form.items()), ZERO)
 
 
-def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
+def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Exception:
     """Say at which input no safe answer was found, why, and what to change."""
+    leaf = failure.leaf
+    if failure.rules and failure.x is not None:
+        return _contradiction(spec, failure.x, failure.rules)
     points = list(_points(boxes, leaf))
     is_border = not any(all(_applies(boxes.spec, g, x) for g in leaf.on) for x in points)
     if not points:  # nowhere as the conditions are stated, but the gate may see them hold
         points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
-        names = quoted([spec.rules[r].name for r in rules])
-        place = point_text(spec, x, rules)
         if kind == "contradiction":
-            return ContradictionError(
-                f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
-            )
+            return _contradiction(spec, x, rules)
+        names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
         if kind == "point":
             return NotCertifiedError(
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
@@ -315,20 +310,24 @@ def refusal(spec: Specification, boxes: Boxes, leaf: Leaf) -> Exception:
     )
 
 
+def _contradiction(spec: Specification, x: tuple[Fraction, ...], rules: tuple[int, ...]) -> ContradictionError:
+    names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+    return ContradictionError(
+        f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
+    )
+
+
 def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False) -> Iterator[tuple[Fraction, ...]]:
     """Yield inputs of a leaf, as conditions are stated or as the gate sees them: vertices in random directions."""
-    ends = boxes.meeting(leaf.on, BINARY64, leaf.off)
-    if ends is None:
+    known = boxes.meeting(leaf.on, BINARY64, leaf.off)
+    if known is None:
         return
-    low, high = boxes.sides(ends, BINARY64)
-    d = len(boxes.spec.inputs)
-    facts = Facts(boxes, leaf)
+    d, facts = len(boxes.spec.inputs), Facts(boxes, leaf)
     rows = [facts.row(r, not enlarged, BINARY64) for r in facts.rows(None, None)]
+    rows = [row for row in rows if len(row[0]) > 1]
     generator = np.random.default_rng(0)
     for i in range(most):
         weights = [Fraction(int(v)) for v in generator.integers(-3, 4, d)] if i else [ZERO] * d
-        objective = tuple((k, w) for k, w in enumerate(weights) if w)
-        sides = ([side[k] for k in range(d)] for side in (low, high))
-        found = maximize(objective, [(tuple(terms.items()), bound) for terms, bound in rows], *sides)
+        found = largest(boxes, known, BINARY64, {k: w for k, w in enumerate(weights) if w}, rows)
         if isinstance(found, ExactOptimal):
             yield found.x

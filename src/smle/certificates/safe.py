@@ -6,51 +6,42 @@ a constant, then an affine function of the inputs that rules mention, then the l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.multipliers import best_multipliers
-from smle.guarantees import (
-    Domain,
-    Layout,
-    Node,
-    Region,
-    RegionMaximum,
-    RobustRow,
-    branch_and_bound,
-    choose_literals,
-    roomy_center,
-)
+from smle.certificates.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
+from smle.certificates.multipliers import best_multipliers, has_rows, largest
+from smle.certificates.safe_literals import CAP, Literals, Point, Scaled
+from smle.guarantees import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
-from smle_check.heads.candidates import Checked, Safe, check_leaf, move_forms, rounding, without_zeros
+from smle_check.heads.candidates import Checked, Safe, check_leaf, move_forms, without_zeros
 from smle_check.heads.clips import Clip
 from smle_check.heads.known import ROOT, Boxes, Facts, Form, Leaf
-from smle_check.specification import Literal, exclusion
+from smle_check.specification import Literal
 
 __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
 
 Array = npt.NDArray[np.float64]
+_ZERO = Fraction(0)
 MAX_LEAVES = 64
-_CAP = 0.5  # of the room, in scales
-_ENOUGH = 1e-3  # room with which the search for literals ends
-_NODES = 300
+_TABLE_DEPTH = 2  # of leaves in which each member of a group is looked at
+_MANY_LABELS = 10  # from which on a set of labels that obeys is taken as it is found
 _CANDIDATES = 12  # for a split
-_NEAR = 64.0  # scales around the typical answer in which literals are chosen first
-_MOST_PAIRS = 5_000
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
-    """No safe answer was proved in a leaf, which cannot be split further."""
+    """No safe answer was proved in a leaf, which cannot be split further.
 
-    def __init__(self, leaf: Leaf) -> None:
+    `rules`: those that contradict each other at `x`, where that is known.
+    """
+
+    def __init__(self, leaf: Leaf, rules: tuple[int, ...] = (), x: tuple[Fraction, ...] | None = None) -> None:
         super().__init__("no safe answer")
-        self.leaf = leaf
+        self.leaf, self.rules, self.x = leaf, rules, x
 
 
 class SafeAnswers(NamedTuple):
@@ -63,62 +54,42 @@ class SafeAnswers(NamedTuple):
     moved: list[dict[str, Any]]
 
 
-class Need(NamedTuple):
-    """A literal over a part of a leaf, in scaled units, and the maximum of linear functions over that part."""
+class _Search(Scaled):
+    """The tree that grows, its leaves and their proofs."""
 
-    row: RobustRow
-    support: RegionMaximum
-
-    def slack(self, point: Point) -> float:
-        """Return what is left of the bound at the worst input."""
-        most, *_ = self.support((self.row.g @ point.slope + self.row.s)[None])
-        return self.row.h - float(self.row.g @ point.offset) - float(most[0])
-
-
-class Point(NamedTuple):
-    """A proposed answer in scaled units: slope (outputs read, inputs used), offset, and the room that it leaves."""
-
-    slope: Array
-    offset: Array
-    room: float
-
-
-@dataclass
-class _Search:
-    boxes: Boxes
-    clips: list[Clip]
-    checked: Checked
-    typical: Array
-    scale: Array
-    leaves: list[tuple[Leaf, list[tuple[Form, Fraction]]]] = field(default_factory=list)
-    proofs: list[dict[str, Any]] = field(default_factory=list)
-    moved: list[dict[str, Any]] = field(default_factory=list)
-    parts: dict[tuple[Leaf, int | None, int | None], RegionMaximum | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.spec = self.boxes.spec
-        literals = self.checked.literals
-        pairs = [pair for rule in self.checked.excluding for pair in self.spec.rules[rule].exclusions]
-        read = {i for literal in literals for i in literal.y} | {label for pair in pairs for label in pair}
-        self.read = sorted(read)
-        self.limits = [clip for clip in self.clips if clip.limit.output in read]
-        moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
-        oblique = {k for row in self.spec.rows if len(row.terms) > 1 for k in row.terms}
-        self.moving, self.used = sorted(moving), sorted(moving | oblique)
-        self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
-        ends = self.spec.passed[BINARY64]
-        low, high = (np.array([float(side[k]) for k in self.used], dtype=np.float64) for side in ends)
-        self.middle, self.half = (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
-        self.unit, self.near = self.scale[self.read], self.typical[self.read] / self.scale[self.read]
+    def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
+        super().__init__(boxes, clips, checked, typical, scale)
+        self.leaves: list[tuple[Leaf, list[tuple[Form, Fraction]]]] = []
+        self.proofs: list[dict[str, Any]] = []
+        self.moved: list[dict[str, Any]] = []
 
     # --- the tree
 
     def grow(self, leaf: Leaf) -> Any:
         """Return the tree below a leaf, and note its leaves."""
-        for affine in (False, True) if self.moving else (False,):
-            point = _Literals(self, leaf, affine=affine).run()
-            if point is not None and self.accept(leaf, point):
+        try:
+            chosen = self.labels(leaf)
+        except TooMany:
+            chosen = None
+        if chosen is not None:
+            if not chosen and self.all_meet(leaf):
+                raise self.conflict(leaf)
+            if len(chosen) > _MANY_LABELS and self.accept(leaf, chosen):
                 return None
+        if chosen == []:
+            return self.branch(leaf)
+        ways = [(affine, hurting) for hurting in (False, True) for affine in (False, True) if self.moving or not affine]
+        for affine, hurting in ways:
+            point = Literals(self, leaf, affine=affine, hurting=hurting).run()
+            if point is not None and self.accept(leaf, self.rounded(point)):
+                return None
+        groups = self.groups(leaf) if len(leaf.on) + len(leaf.off) <= _TABLE_DEPTH else []
+        if any((stored := self.table(leaf, g)) is not None and self.accept(leaf, stored) for g in groups):
+            return None
+        return self.branch(leaf)
+
+    def branch(self, leaf: Leaf) -> Any:
+        """Return the tree below a leaf that has no answer of its own."""
         region = self.split(leaf) if len(self.leaves) < MAX_LEAVES else None
         if region is None:
             raise NoSafeAnswer(leaf)
@@ -127,25 +98,109 @@ class _Search:
 
     def split(self, leaf: Leaf) -> int | None:
         """Return the region without which there is most room; None: nothing is left to split on."""
-        own = [c.rule for c in self.checked.clauses] + self.checked.excluding + [c.limit.rule for c in self.limits]
-        regions = {g for rule in own for g in self.spec.rules[rule].regions}
-        open_ = [g for g in sorted(regions) if g not in leaf.on + leaf.off and self.spec.regions[g]]
-        open_ = [g for g in open_ if any(self.boxes.meeting([*leaf.on, g], f, leaf.off) is not None for f in FORMATS)]
+        open_ = [g for g in sorted(self.regions) if g not in leaf.on + leaf.off and self.spec.regions[g]]
+        open_ = [g for g in open_ if self.meets(leaf, g)]
         best: tuple[float, int] | None = None
         for g in open_[:_CANDIDATES]:
             without = leaf._replace(off=(*leaf.off, g))
-            point = _Literals(self, without, affine=bool(self.moving), nodes=30).run()
+            point = Literals(self, without, affine=bool(self.moving), nodes=30).run()
             room = -1.0 if point is None else point.room
             if best is None or room > best[0]:
                 best = room, g
         return None if best is None else best[1]
 
+    def labels(self, leaf: Leaf) -> list[tuple[Form, Fraction]] | None:
+        """Return a set of labels that obeys all rules that may be on in a leaf; [] if there is none.
+
+        None: rules say more than which labels are on.
+        """
+        stated = self.label_rules(leaf)
+        if stated is None:
+            return None
+        found = obeying(stated.values(), self.typical >= 0)
+        if found is None:
+            return []
+        stored: list[tuple[Form, Fraction]] = [({}, _float32(value)) for value in self.typical]
+        for i in self.read:
+            value, room = float(self.typical[i]), CAP * float(self.scale[i])
+            stored[i] = {}, _float32(max(value, room) if found[i] else min(value, -room))
+        return stored
+
+    def label_rules(self, leaf: Leaf) -> dict[int, LabelRule] | None:
+        """Return what each rule that may be on in a leaf says of labels; None: some rule says something else."""
+        spec, signs = self.spec, [sign_of(literal) for literal in self.checked.literals]
+        limits = [(clip.limit, sign_of_limit(clip.limit)) for clip in self.limits]
+        if None in signs or any(sign is None for _, sign in limits):
+            return None
+        is_open = {g: g not in leaf.off and self.meets(leaf, g) for g in self.regions}
+        found: dict[int, LabelRule] = {}
+        for limit, sign in limits:
+            if is_open[limit.region] and sign is not None:
+                found.setdefault(limit.rule, LabelRule([], [])).clauses.append((sign,))
+        for rule, _, literals in self.checked.clauses:
+            if any(is_open[g] for g in spec.rules[rule].regions):
+                own = tuple(sign for k in literals if (sign := signs[k]) is not None)
+                found.setdefault(rule, LabelRule([], [])).clauses.append(own)
+        for rule in self.checked.excluding:
+            if any(is_open[g] for g in spec.rules[rule].regions):
+                pairs = np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2)
+                found.setdefault(rule, LabelRule([], [])).pairs.append(pairs)
+        return found
+
+    def conflict(self, leaf: Leaf) -> NoSafeAnswer:
+        """Say which rules about labels contradict each other, at an input of a leaf where all of them are on."""
+        regions = [g for g in sorted(self.regions) if g not in leaf.off and self.meets(leaf, g)]
+        known = self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off)
+        found = None if known is None else largest(self.boxes, known, BINARY64, {}, [])
+        stated = self.label_rules(leaf) or {}
+        rules = smallest(stated, self.typical >= 0)
+        return NoSafeAnswer(leaf, rules, found.x if isinstance(found, ExactOptimal) else None)
+
+    def meets(self, leaf: Leaf, region: int) -> bool:
+        """Whether a region holds somewhere in a leaf, as far as ranges and members tell."""
+        return any(self.boxes.meeting([*leaf.on, region], fmt, leaf.off) is not None for fmt in FORMATS)
+
+    def all_meet(self, leaf: Leaf) -> bool:
+        """Whether some input of a leaf is in all regions that are open there: in ranges and members that are known."""
+        regions = [g for g in sorted(self.regions) if g not in leaf.off and self.meets(leaf, g)]
+        rows = [self.spec.rows[r] for g in (*regions, *leaf.on, *leaf.off) for r in self.spec.regions[g]]
+        if any(len(row.terms) > 1 and self.boxes.group_of(row) is None for row in rows):
+            return False
+        if any(self.boxes.beyond(g, BINARY64) == ({}, {}) for g in leaf.off):  # of which nothing is known
+            return False
+        return self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off) is not None
+
+    def groups(self, leaf: Leaf) -> list[int]:
+        """Return the one-hot groups of which regions ask for members, and more than one is left in a leaf."""
+        named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members}
+        known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
+        return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
+
+    def table(self, leaf: Leaf, g: int) -> list[tuple[Form, Fraction]] | None:
+        """Return an answer for each member of a group, as a table; None: some member has none."""
+        known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
+        members = None if known is None else known.members.get(g)
+        found: dict[int, list[tuple[Form, Fraction]]] = {}
+        for k in self.spec.groups[g]:
+            if members is None or k in members:
+                point = Literals(self, leaf, affine=False, hurting=True, only=(g, k)).run()
+                if point is None:
+                    return None
+                found[k] = self.rounded(point)
+        tables: list[tuple[Form, Fraction]] = []
+        for i in range(len(self.typical)):
+            values = {k: stored[i][1] for k, stored in found.items()}
+            alike = set(values.values())
+            tables.append(({}, alike.pop()) if len(alike) == 1 else ({k: v for k, v in values.items() if v}, _ZERO))
+        return tables
+
     # --- proofs
 
-    def accept(self, leaf: Leaf, point: Point) -> bool:
-        """Round an answer and prove it; note the leaf if that succeeds."""
-        stored, facts, number = self.rounded(point), Facts(self.boxes, leaf), len(self.leaves)
-        moves = {j: mu for j, clip in enumerate(self.clips) if (mu := self.move(facts, clip, stored))}
+    def accept(self, leaf: Leaf, stored: list[tuple[Form, Fraction]]) -> bool:
+        """Prove an answer; note the leaf if that succeeds."""
+        facts, number = Facts(self.boxes, leaf), len(self.leaves)
+        plain = Safe(facts, self.clips, stored, {})
+        moves = {j: mu for j in range(len(self.clips)) if (mu := self.move(plain, j))}
         safe, proofs = Safe(facts, self.clips, stored, moves), dict[tuple[int, ...], list[Any]]()
         for rule, c, _ in self.checked.clauses:
             for region in self.spec.rules[rule].regions:
@@ -172,13 +227,13 @@ class _Search:
             result[output] = {k: v for k, v in own.items() if v}, _float32(offset[i])
         return result
 
-    def move(self, facts: Facts, clip: Clip, stored: list[tuple[Form, Fraction]]) -> list[list[Any]]:
+    def move(self, safe: Safe, j: int) -> list[list[Any]]:
         """Return multipliers that show best how little a clip moves the stored answer; none where none are needed."""
-        slope, offset = stored[clip.limit.output]
-        if clip.limit.output not in self.read or clip.limit.region in facts.leaf.off:
+        clip, facts = self.clips[j], safe.facts
+        i, region = clip.limit.output, clip.limit.region
+        if i not in self.places[0] or region in facts.leaf.off or not has_rows(facts, None, region):
             return []
-        own = rounding(self.spec, slope, offset)
-        forms = move_forms(clip, slope, offset, own)
+        forms = move_forms(clip, safe.slope(i, region), safe.stored[i][1], safe.rounded[i])
 
         def largest(mu: list[list[Any]]) -> Fraction:
             found = [facts.most(form, constant, None, clip.limit.region, mu) for form, constant in forms]
@@ -201,158 +256,14 @@ class _Search:
             pass
         else:
             return None
+        if not has_rows(safe.facts, region, None):
+            return None
         for number, literal in enumerate(map(without_zeros, clause)):
-            for mu, _ in best_multipliers(safe.facts, *safe.form(literal), stated=region):
+            for mu, _ in best_multipliers(safe.facts, *safe.form(literal, region), stated=region):
                 found = safe.excess(literal, region, mu)
                 if found is None or found < 0 or (found == 0 and not literal.strict):
                     return [number, mu]
         return None
-
-    # --- in scaled units
-
-    def part(self, leaf: Leaf, stated: int | None, seen: int | None) -> RegionMaximum | None:
-        """Return the inputs of a leaf where a region holds as stated and another as the gate sees it; None: none."""
-        key = leaf, stated, seen
-        if key not in self.parts:
-            self.parts[key] = None if stated in leaf.off or seen in leaf.off else self._part(*key)
-        return self.parts[key]
-
-    def _part(self, leaf: Leaf, stated: int | None, seen: int | None) -> RegionMaximum | None:
-        regions = sorted({*leaf.on, *(g for g in (stated, seen) if g is not None)})
-        ends = self.boxes.meeting(regions, BINARY64, leaf.off)
-        if ends is None:
-            return None
-        sides = self.boxes.sides(ends, BINARY64)
-        low, high = ((np.array([float(side[k]) for k in self.used]) - self.middle) / self.half for side in sides)
-        facts = Facts(self.boxes, leaf)
-        rows = [facts.row(r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
-        rows = [row for row in rows if len(row[0]) > 1]
-        A = np.array([[float(terms.get(k, 0)) for k in self.used] for terms, _ in rows])
-        A = A.reshape(len(rows), len(self.used))
-        b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
-        domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
-        found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
-        return None if found.located[1] is not None else found
-
-    def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
-        """Return a literal in scaled units, divided by its largest coefficient."""
-        g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
-        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], literal.x, s)):
-            for k, v in form.items():
-                row[places[k]] = float(v)
-        g, bound, s = g * self.unit, float(literal.bound) - s @ self.middle, s * self.half
-        size = np.abs(g).max()
-        return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
-
-
-class _Literals:
-    """The search for one literal per clause and the answer that satisfies them, in one leaf."""
-
-    def __init__(self, search: _Search, leaf: Leaf, *, affine: bool, nodes: int = _NODES) -> None:
-        self.search, self.nodes = search, nodes
-        self.layout = Layout(len(search.read), 0, len(search.used), affine)
-        self.base: list[Need] = []
-        self.open: list[list[Need]] = []
-        self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
-        rules, place = search.spec.rules, search.places[0]
-        for clip in search.limits:
-            limit = clip.limit
-            if (part := search.part(leaf, None, limit.region)) is not None:
-                sign = Fraction(-limit.side)
-                x = {k: -sign * v for k, v in limit.slope.items()}
-                literal = Literal({limit.output: sign}, x, sign * limit.offset, limit.strict)
-                self.base.append(search.need(literal, part, roomy=False))
-        for clause in search.checked.clauses:
-            literals = [search.checked.literals[k] for k in clause.literals]
-            for region in rules[clause.rule].regions:
-                if (part := search.part(leaf, region, None)) is not None:
-                    needs = [search.need(literal, part) for literal in literals]
-                    self.base += needs if len(needs) == 1 else []
-                    self.open += [needs] if len(needs) > 1 else []
-        for rule in search.checked.excluding:
-            for region in rules[rule].regions:
-                if (part := search.part(leaf, region, None)) is not None:
-                    own = [[place[label] for label in pair] for pair in rules[rule].exclusions]
-                    self.pairs.append((part, np.array(own, dtype=np.intp)))
-
-    def run(self) -> Point | None:
-        """Return an answer that leaves room, or the one that leaves most; None: none was found."""
-        best: Point | None = None
-        for start in (self.guessed(), []) if self.open or self.pairs else ([],):
-            if start is None or (best is not None and best.room >= _ENOUGH):
-                continue
-            found = branch_and_bound(
-                partial(self.node, start),
-                max_nodes=self.nodes,
-                below=np.inf if best is None else -best.room,
-                enough=-_ENOUGH,
-            )
-            best = best if found.answer is None else found.answer
-        return best
-
-    def guessed(self) -> list[Need] | None:
-        """Return one literal per clause that some constant answer satisfies with room; None: none was found."""
-        search = self.search
-        rows = [need.row for needs in (self.base, *self.open) for need in needs]
-        wanted = {int(i) for row in rows for i in np.flatnonzero(row.g < 0)}
-        clauses = [*([need] for need in self.base), *self.open]
-        for part, pairs in self.pairs:
-            own = [pair for pair in pairs.tolist() if wanted.issuperset(pair)][:_MOST_PAIRS]
-            clauses += [self.exclusion(part, pair) for pair in own]
-        needs = [need for own in clauses for need in own]
-        if not needs:  # exclusions alone
-            return None
-        chosen = choose_literals(
-            np.stack([need.row.g for need in needs]),
-            np.array([need.row.h - float(need.support(need.row.s[None])[0][0]) for need in needs]),
-            np.repeat(np.arange(len(clauses)), [len(own) for own in clauses]),
-            near=search.near,
-            reach=np.full(len(search.read), _NEAR),
-            room=np.array([float(need.row.roomy) for need in needs]),
-            most=_CAP,
-        )
-        return None if chosen is None else [needs[k] for k in chosen[len(self.base) :]]
-
-    def exclusion(self, part: RegionMaximum, pair: list[int]) -> list[Need]:
-        """Return "not both" of two labels, numbered among the outputs read."""
-        h, k = (self.search.read[i] for i in pair)
-        return [self.search.need(literal, part) for literal in exclusion((h, k))]
-
-    def node(self, start: list[Need], chosen: tuple[Need, ...]) -> Node[Point, Need] | None:
-        """Return the answer with most room, affine in some inputs, and the clause that it breaks most."""
-        search, layout = self.search, self.layout
-        near, cost = np.zeros((layout.outputs, layout.stride)), np.full((layout.outputs, layout.stride), 1e-4)
-        near[:, -1], cost[:, -1] = search.near, 1e-3 / layout.outputs
-        fixed = np.zeros(near.shape, dtype=bool)
-        fixed[:, :-1] = ~np.isin(search.used, search.moving)[: layout.stride - 1]
-        found = roomy_center(
-            [need.row for need in (*self.base, *start, *chosen)],
-            layout,
-            room=(0.0, _CAP),
-            near=near.reshape(-1),
-            cost=cost.reshape(-1),
-            fixed=fixed.reshape(-1),
-        )
-        if found is None:
-            return None
-        table = found[0].reshape(near.shape)
-        slope = table[:, :-1] if layout.passthrough else np.zeros((layout.outputs, layout.inputs))
-        point = Point(slope, table[:, -1], found[1])
-        return Node(-point.room, point, [need for _, need in sorted(self.broken(point), key=lambda item: -item[0])])
-
-    def broken(self, point: Point) -> list[tuple[float, Need]]:
-        """Return the literals, each with its slack, of the clause that is broken most; none if all hold."""
-        least = min(1e-6, point.room)
-        slacks = [[(need.slack(point), need) for need in needs] for needs in self.open]
-        worst = min(slacks, key=lambda own: max(slack for slack, _ in own), default=None)
-        if worst is not None and max(slack for slack, _ in worst) < least:
-            return worst
-        for part, pairs in self.pairs:
-            tops = point.offset + part(point.slope)[0]
-            both = pairs[(tops[pairs] > -least).all(axis=1)]
-            if len(both):
-                return [(need.slack(point), need) for need in self.exclusion(part, both[0].tolist())]
-        return []
 
 
 def _float32(value: float) -> Fraction:

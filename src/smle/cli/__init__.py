@@ -4,8 +4,10 @@ A command is a function in a module of its own that decorates itself with `@app.
 registers it. Heavy imports stay inside the functions, so that `smle --help` is quick.
 """
 
+import sys
+
 from smle.cli import demo, models, monitor, predict, project, report, rules, schema, train
-from smle.cli.app import app
+from smle.cli.app import WRONG, app, print_json
 
 __all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "report", "rules", "schema", "train"]
 
@@ -16,5 +18,14 @@ app.registered_commands.sort(key=lambda c: (*_ORDER, _names[id(c)]).index(_names
 
 
 def main() -> None:
-    """Entry point of the `smle` command."""
-    app()
+    """Entry point of the `smle` command. With `--json`, wrong options are answered in JSON, too."""
+    if "--json" not in sys.argv:
+        app()
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # of typer or of click, by the version
+            raise
+        print_json({"verdict": "error", "reason": error.format_message(), "error": "error", "exit_code": WRONG})
+        code = WRONG
+    sys.exit(code)

@@ -58,6 +58,7 @@ out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
 _settings = {"debug": False}
 
 REFUTED, WRONG, UNDECIDED = 1, 2, 3  # exit codes
+_VERDICTS = {REFUTED: "rejected", WRONG: "error", UNDECIDED: "undecided", 130: "interrupted"}  # in JSON
 _LISTED = 40  # lines of scores by output
 
 # Headings of `smle --help`; a command names the one it belongs under.
@@ -84,25 +85,30 @@ def common(
 
 
 @contextmanager
-def reported(*, interrupted: str = "nothing was written.") -> Iterator[None]:
-    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong, 3 undecided."""
+def reported(
+    as_json: bool = False, *, interrupted: Callable[[], str] = lambda: "nothing was written."
+) -> Iterator[None]:
+    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong, 3 undecided.
+
+    `as_json`: the line is a JSON object on standard output.
+    """
     try:
         with _flushed():
             yield
     except (CertificateError, ContradictionError) as error:
-        _fail("does not hold", error, REFUTED)
+        _fail("does not hold", error, REFUTED, as_json)
     except NotCertifiedError as error:
-        _fail("does not hold", error, REFUTED) if error.refuted else _fail("not proved", error, UNDECIDED)
+        kind, code = ("does not hold", REFUTED) if error.refuted else ("not proved", UNDECIDED)
+        _fail(kind, error, code, as_json)
     except SmleError as error:
-        _fail("error", error, WRONG)
+        _fail("error", error, WRONG, as_json)
     except BrokenPipeError:  # `smle predict ... | head`
         _discard(sys.stdout)
         raise typer.Exit(141) from None
     except (OSError, ValueError) as error:
-        _fail("error", error, WRONG)
+        _fail("error", error, WRONG, as_json)
     except KeyboardInterrupt:
-        note(f"interrupted: {interrupted}")
-        raise typer.Exit(130) from None
+        _end("interrupted", interrupted(), 130, as_json)
 
 
 @contextmanager
@@ -123,16 +129,23 @@ def _discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _fail(kind: str, error: Exception, code: int) -> NoReturn:
+def _fail(kind: str, error: Exception, code: int, as_json: bool) -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError:
         _discard(sys.stdout)
     if _settings["debug"]:
         traceback.print_exc()
-    message = " ".join(_words(error).split()) or type(error).__name__
-    note(f"{kind}: {message}")
-    raise typer.Exit(code)
+    _end(kind, " ".join(_words(error).split()) or type(error).__name__, code, as_json)
+
+
+def _end(kind: str, message: str, code: int, as_json: bool) -> NoReturn:
+    """Say why, as a line or as JSON, and end."""
+    if as_json:
+        print_json({"verdict": _VERDICTS[code], "reason": message, "error": kind, "exit_code": code})
+    else:
+        note(f"{kind}: {message}")
+    raise typer.Exit(code) from None
 
 
 def _words(error: Exception) -> str:

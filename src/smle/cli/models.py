@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +21,7 @@ from smle.cli.app import (
     reported,
     say,
 )  # fmt: skip
-from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model
+from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table, texts_of
 from smle.errors import CertificateError, NotCertifiedError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def verify(
 
     Example: smle verify model.onnx --json
     """
-    with reported(), _reasons_as_json(as_json):
+    with reported(as_json):
         require_model(model, onnx=True)
         if is_onnx(model):
             _verify_onnx(model, statements, as_json)
@@ -61,28 +60,17 @@ def verify(
             _verify_folder(model, statements, as_json)
 
 
-@contextmanager
-def _reasons_as_json(wanted: bool) -> Iterator[None]:
-    try:
-        yield
-    except (CertificateError, NotCertifiedError) as error:
-        if wanted:
-            verdict = "rejected" if isinstance(error, CertificateError) else "undecided"
-            print_json({"verdict": verdict, "reason": str(error)})
-        raise
-
-
 def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
     proved, spec, statement = _verified(model)
     if as_json:
         print_json({"verdict": "proved", "proved": proved_json(proved), **statement})
         return
+    say(_HOLDS, style="bold")
     if statements:
         print_statements(proved)
     else:
         print_proved(proved, spec)
     _show_statement(statement)
-    say(_HOLDS)
 
 
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
@@ -102,6 +90,7 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
         print_json({"verdict": "proved", "proved": proved_json(result.proved), **more})
         return
+    say(_HOLDS, style="bold")
     if statements:
         print_statements(result.proved)
     elif spec is not None:
@@ -116,7 +105,6 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     for line in result.asserted:
         say(f"Asserted by the exporter, not needed by the proof: {line}")
     _show_statement(statement)
-    say(_HOLDS)
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
@@ -171,6 +159,9 @@ def _dated(spec: Specification, lines: Sequence[str]) -> list[str]:
 def export(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")] = Path("model.onnx"),
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Table of a sample: compare the labels of folder and file on it.")
+    ] = None,
     require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
@@ -179,8 +170,10 @@ def export(
     A model without rules has none and is refused, unless --no-require-certificate is given.
 
     Example: smle export model/ -o model.onnx
+
+    Example: smle export model/ -o model.onnx --data sample.csv
     """
-    with reported():
+    with reported(as_json):
         from smle.errors import ModelFormatError
 
         require_model(model)
@@ -194,13 +187,37 @@ def export(
                 f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
             )
         require_writable(output)
-        load_model(model, require_certificate=require_certificate).to_onnx(output)
+        loaded = load_model(model, require_certificate=require_certificate)
+        loaded.to_onnx(output)
         certificate = companion(output) if companion(output).is_file() else None
+        same = None if data is None or certificate is None else _same_labels(loaded, output, data)
         if as_json:
-            print_json({"onnx": str(output), "certificate": None if certificate is None else str(certificate)})
+            found = {"onnx": str(output), "certificate": None if certificate is None else str(certificate)}
+            print_json(found if same is None else {**found, "rows": same[1], "rows_with_the_same_labels": same[0]})
             return
         say(f"ONNX: {output}")
+        if same is not None:
+            say(f"{same[0]:,} of {same[1]:,} rows of {data} have the same labels in the folder and in the file.")
         if certificate is not None:
             say(f"Certificate: {certificate}")
             say(f"Check again: smle verify {quoted(output)}")
             say(f"  or: smle-check {quoted(output)}")
+
+
+def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
+    """Return how many rows of a table get the same labels from a model and its ONNX file, and how many there are."""
+    require_table(data)
+    from smle.export import load_onnx
+    from smle.rules import label_columns
+    from smle.tables.files import read_chunks
+
+    spec, same, rows = model.specification_, 0, 0
+    labels = label_columns(spec)
+    if not labels.any():
+        return None
+    names, exported = [name for name, own in zip(spec.targets, labels, strict=True) if own], load_onnx(path)
+    for chunk in read_chunks(data, text=texts_of(model)):
+        served = model.answered(chunk).served[:, labels] >= 0
+        same += int((served == (exported.predict(chunk)[names].to_numpy() == 1)).all(axis=1).sum())
+        rows += len(chunk)
+    return same, rows

@@ -11,9 +11,11 @@ import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
+from smle_check.names import visible
 
 if TYPE_CHECKING:
-    from smle.monitor import Drift, Usage
+    from smle.monitor import Change, Comparison, Usage
+    from smle.rules import Specification
 
 __all__ = ["monitor"]
 
@@ -24,12 +26,13 @@ _TITLES = {
     "broken": "the model alone breaks '{}'",
     "missing": "'{}' is missing",
     "rule": "rule '{}' is on",
-    "cell": "cell {}",
+    "cell": "{}",
     "input": "{}",
 }
 _WAYS = {
     "kept": "answers kept",
     "moved": "answers moved to obey",
+    "near": "answers by searches cut short",
     "replaced": "answers replaced (NaN)",
     "safe": "stored safe answers",
 }
@@ -39,22 +42,25 @@ _WAYS = {
 def monitor(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
-    tolerance: Annotated[float, typer.Option(help="Ignore differences between shares up to this size.")] = 0.02,
+    tolerance: Annotated[float, typer.Option(help="Ignore differences between shares up to this size.")] = 0.005,
+    false_alarms: Annotated[
+        float, typer.Option(help="How often something may be called changed although nothing is.")
+    ] = 0.01,
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
-    """Count which rules are on, what lies outside the domain and what the head does, against the training rows.
+    """Say what changed since training: inputs, rules that are on, missing values, rows outside the domain.
 
-    A head of rules keeps, moves or replaces answers: its counts, and the rules that the model alone broke, are shown.
+    What moved comes first; below it, how often rules bind: where each is on, and where the model alone breaks it.
 
-    A share counts as changed if a 99 % interval of the difference (for all shares together, rows being independent)
-    lies beyond the tolerance. The exit code is 0 whether something changed or not.
+    Tests of SciPy (Fisher, Kolmogorov and Smirnov, chi-squared) are joined by Holm's procedure: if nothing changed and
+    rows are independent, anything is called changed in 1 of 100 pages at most. The exit code is 0 in any case.
 
     Example: smle monitor model/ last-week.csv
 
     Example: smle monitor model/ last-week.csv --json
     """
-    with reported():
+    with reported(as_json):
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
         from smle.monitor import Usage, compare
@@ -62,6 +68,8 @@ def monitor(
 
         if not 0 <= tolerance < 1:
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
+        if not 0 < false_alarms < 1:
+            raise ValueError(f"Expected --false-alarms to be a number between 0 and 1. Got {false_alarms}.")
         loaded = load_model(model, require_certificate=require_certificate)
         stored = loaded.description_.get("training")
         training = None if stored is None else Usage.from_json(stored)
@@ -75,20 +83,20 @@ def monitor(
                 progress(now.rows)
         assert now is not None
         spec = loaded.specification_
-        dates = {spec.columns[i] for i in spec.dates}
-        changes = () if training is None else compare(training, now, tolerance=tolerance, dates=dates)
-        if as_json:
-            print_json(_as_json(training, now, changes, tolerance))
-        else:
-            _show(training, now, changes, tolerance)
+        if training is None:
+            print_json(_as_json(None, now, None)) if as_json else _show_alone(now)
+            return
+        found = compare(training, now, spec, tolerance=tolerance, false_alarms=false_alarms)
+        print_json(_as_json(training, now, found)) if as_json else _show(training, now, found, spec)
 
 
-def _as_json(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> dict[str, Any]:
+def _as_json(training: Usage | None, now: Usage, found: Comparison | None) -> dict[str, Any]:
+    judged = {} if found is None else {"tolerance": found.tolerance, "false_alarms": found.false_alarms}
     result: dict[str, Any] = _finite(
         {
-            "tolerance": tolerance,
-            "drift": any(change.verdict == "changed" for change in changes) if changes else None,
-            "changes": [change._asdict() for change in changes],
+            **judged,
+            "drift": None if found is None else bool(found.moved),
+            "changes": [] if found is None else [change._asdict() for change in found.changes],
             "now": now.to_json(),
             "training": None if training is None else training.to_json(),
         }
@@ -105,30 +113,78 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(training: Usage | None, now: Usage, changes: tuple[Drift, ...], tolerance: float) -> None:
-    if training is None:
-        rows = [(name, f"{count:.2%}") for name, count in _shares(now)]
-        print_rows(f"{now.rows} rows", ("share of", "now"), rows)
-        say("The model has no record of its training rows, so there is nothing to compare with.")
-    else:
-        # Bins and cells are many: those that changed are shown, the rest is in the JSON. So are rules always on.
-        shown = [c for c in changes if c.kind not in ("cell", "input") or c.verdict == "changed"]
-        shown = [c for c in shown if not (c.kind == "rule" and c.training == c.now == 1)]
-        lines = []
-        for c in shown:
-            verdict = "unclear" if c.verdict == "open" else c.verdict
-            interval = f"{c.low:+.2%} to {c.high:+.2%}"
-            lines.append((_title(c.kind, c.name), f"{c.training:.2%}", f"{c.now:.2%}", interval, verdict))
-        title = f"{training.rows} training rows, {now.rows} rows now"
-        print_rows(title, ("share of", "training", "now", "difference", ""), lines)
-        for name, count in now.outside.items():
-            if count:
-                say(f"Outside the range of {name}: {count} {'row' if count == 1 else 'rows'}.")
-        changed, unsure = (sum(c.verdict == verdict for c in changes) for verdict in ("changed", "open"))
-        say(
-            f"{changed} of {len(changes)} shares changed by more than {tolerance:.1%}; for {unsure} there are too few "
-            "rows to tell. All intervals hold jointly with 99 % confidence if rows are independent."
+def _show_alone(now: Usage) -> None:
+    rows = [(name, f"{count:.2%}") for name, count in _shares(now)]
+    print_rows(f"{now.rows:,} rows", ("share of", "now"), rows)
+    say("The model has no record of its training rows, so there is nothing to compare with.")
+    _warn(now)
+
+
+def _show(training: Usage, now: Usage, found: Comparison, spec: Specification) -> None:
+    moved = found.moved
+    title = f"{training.rows:,} training rows, {now.rows:,} rows now"
+    if moved:
+        listed = ", ".join(_title(change.kind, change.name) for change in moved[:5])
+        more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
+        say(f"Changed: {listed}{more} ({len(moved)} of {found.tests} tests).", style="bold")
+        print_rows(
+            f"What moved ({title})", ("", "training", "now", "rows that moved", "p"), [_line(c, spec) for c in moved]
         )
+    else:
+        say(f"Nothing changed beyond what chance explains ({found.tests} tests; {title}).", style="bold")
+    _show_binding(found, spec)
+    for name, count in now.outside.items():
+        if count:
+            say(f"Outside the range of {name}: {count:,} {'row' if count == 1 else 'rows'}.")
+    small = sum(change.verdict == "small" for change in found.changes)
+    if small:
+        say(f"{small} more changed by no more than the tolerance of {found.tolerance:.1%}; --json lists them.")
+    say(
+        f"If nothing changed, a page like this calls something changed in {found.false_alarms:.0%} of the cases at "
+        f"most (rows being independent). With these rows, a share of 10 % that moves by {100 * found.detectable:.1f} "
+        "points is found 9 times in 10."
+    )
+    _warn(now)
+
+
+def _line(change: Change, spec: Specification) -> tuple[str, ...]:
+    """Return a line of what moved: shares, medians of a number, or the category that moved most."""
+    from smle.rules import NumericInput
+
+    title = _title(change.kind, change.name)
+    p = "below 1e-6" if (change.p or 0) < 1e-6 else f"{change.p:.2g}"
+    item = next((i for i in spec.inputs if i.name == change.name), None)
+    if change.kind == "input" and isinstance(item, NumericInput):
+        ends = [f"median {item.text(value)}" for value in (change.training, change.now)]
+        return (title, *ends, f"at least {change.size:.2%}", p)
+    part = f" '{change.part}'" if change.part and change.kind == "input" else f" ({change.part})" if change.part else ""
+    sign = "" if change.part else "+" if change.size > 0 else ""
+    return (title + part, f"{change.training:.2%}", f"{change.now:.2%}", f"{sign}{change.size:.2%}", p)
+
+
+def _show_binding(found: Comparison, spec: Specification) -> None:
+    """Print how often each rule is on and binds, and how answers were served, in training and now."""
+    known = {(change.kind, change.name): change for change in found.changes}
+    rows = []
+    for rule in spec.rules:
+        on, broken = known.get(("rule", rule.name)), known.get(("broken", rule.name))
+        if on is not None and not (rule.when is None and broken is None):
+            cells = ["always", ""] if rule.when is None else [f"{on.training:.2%}", f"{on.now:.2%}"]
+            cells += ["", ""] if broken is None else [f"{broken.training:.2%}", f"{broken.now:.2%}"]
+            rows.append((visible(rule.name), *cells, "changed" if on.verdict == "changed" else ""))
+    if rows:
+        heads = ("rule", "on: training", "now", "model alone breaks it: training", "now", "")
+        print_rows("How often rules bind", heads, rows)
+    served = [c for c in found.changes if c.kind in ("served", "domain", "missing", "clip")]
+    if served:
+        lines = [
+            (_title(c.kind, c.name), f"{c.training:.2%}", f"{c.now:.2%}", "changed" if c.verdict == "changed" else "")
+            for c in served
+        ]
+        print_rows("What else", ("share of", "training", "now", ""), lines)
+
+
+def _warn(now: Usage) -> None:
     for name, count in now.missing.items():
         if count == now.rows:
             warn(f"'{name}' is missing in every row; its stand-in was used.")

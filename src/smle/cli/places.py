@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from smle.estimators import SafeEstimator
     from smle.export import OnnxModel
 
-__all__ = ["Overwrite", "RequireCertificate", "is_onnx", "load_model", "require_model", "require_table", "texts_of"]
+__all__ = [
+    "Overwrite", "RequireCertificate", "is_onnx", "load_model", "not_read", "not_read_text", "require_model",
+    "require_table", "texts_of",
+]  # fmt: skip
 
 RequireCertificate = Annotated[
     bool, typer.Option("--require-certificate/--no-require-certificate", help="Refuse a model without a certificate.")
@@ -50,6 +54,18 @@ def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
 
     known = text_columns(model.specification_)
     return {name: frozenset() for name in model.text_inputs} | known
+
+
+def not_read(model: SafeEstimator | OnnxModel, columns: Iterable[object]) -> list[str]:
+    """Return the columns of a table that a model leaves aside; outputs of the rules are none of them."""
+    known = model.columns_read | {item.name for item in model.specification_.outputs}
+    return [str(name) for name in columns if str(name) not in known]
+
+
+def not_read_text(names: list[str]) -> str:
+    """Return "Columns that the model does not read: 'id', 'date'."."""
+    listed = ", ".join(f"'{name}'" for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"Columns that the model does not read: {listed}."
 
 
 def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:

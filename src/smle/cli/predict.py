@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, note, print_json, reported, say
-from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table, texts_of
+from smle.cli.places import (
+    RequireCertificate,
+    is_onnx,
+    load_model,
+    not_read,
+    not_read_text,
+    require_model,
+    require_table,
+    texts_of,
+)  # fmt: skip
 from smle.errors import DataError
 
 if TYPE_CHECKING:
@@ -70,7 +80,7 @@ def predict(
 
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
     """
-    with reported():
+    with reported(as_json):
         from smle.tables.files import TableWriter, read_chunks
 
         if as_json and output is None:
@@ -87,6 +97,9 @@ def predict(
         loaded = _load(model, require_certificate)
         outside = _Outside()
         chunks = read_chunks(data, text=texts_of(loaded), empty=True)
+        first = next(chunks)
+        chunks = itertools.chain([first], chunks)
+        unread = [name for name in not_read(loaded, first.columns) if not keep_all and name not in (keep or ())]
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
         rows = 0
         with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
@@ -96,9 +109,12 @@ def predict(
                 progress(rows)
         if out_of_domain == "warn" and outside.count:
             note(f"warning: {outside.text(rows)}")
+        if unread and not as_json:
+            note(f"note: {not_read_text(unread)}")
         if as_json:
             print_json(
                 {
+                    "columns_not_read": unread,
                     "rows": rows,
                     "output": str(output),
                     "rows_outside_the_domain": outside.count,
@@ -199,10 +215,10 @@ def _answers(
             encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
             if policy == "raise" and spec.rules:
                 require_in_domain(spec, encoded, "rows", first=first, remedy=_REMEDY)
+            values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
+                model.predict(chunk, out_of_domain="clip"), {}
+            )  # fmt: skip
         outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())
-        values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
-            model.predict(chunk, out_of_domain="clip"), {}
-        )  # fmt: skip
         table = values
         if not isinstance(values, pd.DataFrame):
             columns = np.asarray(values).reshape(len(chunk), len(names)).T

@@ -50,7 +50,7 @@ def project(
 
     Example: smle project model/ stricter.yaml -o stricter-model/ --data data.csv
     """
-    with reported():
+    with reported(as_json):
         require_model(model)
         from smle.cli.train import require_fitting, split
         from smle.estimators import compare_models, project_model, quick_baseline, read_model

@@ -40,7 +40,7 @@ def report(
 
     Example: smle report model/ --data test.csv -o documentation.html --annex
     """
-    with reported():
+    with reported(as_json):
         require_model(model, table=data, usage="smle report {model} --data {table}")
         if data is not None:
             require_table(data)

@@ -38,7 +38,7 @@ def rules(
 
     Example: smle rules --each bank.yaml hospital.yaml
     """
-    with reported():
+    with reported(as_json):
         if each:
             _check_each([Path(file) for file in files])
         elif files[0] == "diff" and len(files) == 3:

@@ -1,125 +1,124 @@
-"""Settings of `smle train`: defaults, a YAML file, and options of the command line, which win."""
+"""Settings of `smle train`: a YAML file, and options of the command line, which win."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from smle.defaults import NETWORK
+__all__ = ["TrainSettings", "checked_parameters"]
 
-__all__ = ["TrainSettings"]
-
-_WHOLE = ("embedding", "batch_size", "epochs", "patience", "final_epochs", "seed")
-_NUMBERS = (*_WHOLE, "learning_rate", "validation_share", "test_share")
-_PARAMETERS = {
-    "epochs": "max_epochs", "hidden": "hidden_layer_sizes", "refit": "refit_heads", "seed": "random_state",
-    "validation_share": "validation_fraction",
-}  # settings with another name in Python  # fmt: skip
-# What the estimators do not know, or not in this form; they check the other settings.
-_MODELS = ("network", "auto", "hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm")
 _OWN: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (lambda v: v in _MODELS, f"one of {', '.join(_MODELS)}"),
-    "hidden": (lambda v: v is not None, "positive whole numbers such as 64,64"),
+    "estimator": (lambda v: isinstance(v, str), "a name"),
     "test_share": (lambda v: type(v) in (int, float) and 0 <= v < 1, "a number from 0 up to 1"),
     "seed": (lambda v: type(v) is int and 0 <= v < 2**32, "a whole number from 0 to 4294967295"),
 }
+_ELSEWHERE = {
+    "random_state": "--seed", "checkpoint": "--checkpoint", "spec": "the rules file", "estimator": "--estimator",
+    "callbacks": "Python", "warm_start": "Python",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train from the command line; names are those of the options and of the keys in a settings file."""
+    """How to train from the command line. `parameters`: of the estimator by name, with where each was written."""
 
-    model: str = "network"
-    hidden: tuple[int, ...] | None = None
-    embedding: int = NETWORK.embedding
-    bounds: str = NETWORK.bounds
-    enforcement: str = NETWORK.enforcement
-    learning_rate: float | None = None
-    batch_size: int = NETWORK.batch_size
-    epochs: int = NETWORK.max_epochs
-    patience: int = NETWORK.patience
-    final_epochs: int | None = NETWORK.final_epochs
+    estimator: str = "network"
     seed: int = 0
-    gate: bool = NETWORK.gate
-    refit: bool = NETWORK.refit_heads
-    validation_share: float = NETWORK.validation_fraction
     test_share: float = 0.2
+    parameters: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path | None, given: Mapping[str, Any]) -> TrainSettings:
+    def read(cls, path: Path | None, assigned: Sequence[str], given: Mapping[str, Any]) -> TrainSettings:
         """Return the defaults, changed by a settings file, changed by what was given (None: not given).
 
+        Args:
+            path: A YAML file: `estimator`, `seed`, `test_share`, and parameters of the estimator.
+            assigned: Texts such as `max_epochs=50`.
+            given: Options by name.
+
         Raises:
-            ValueError: If the file is not readable, or has a key that is unknown, or a value does not fit.
+            ValueError: If the file is not readable, or a value does not fit.
         """
-        stated = {} if path is None else _read_file(path)
-        known = [field.name for field in fields(cls)]
-        for key in stated:
-            if key not in known:
-                close = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
-                hint = f" Did you mean '{close[0]}'?" if close else f" Known are: {', '.join(known)}."
-                raise ValueError(f"{path}: unknown setting '{key}'.{hint}")
-        values: dict[str, Any] = {}
-        for key, value in stated.items():
-            try:
-                values[key] = _checked(key, value, key)
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
-        for key, value in given.items():
+        own: dict[str, Any] = {}
+        parameters: dict[str, tuple[Any, str]] = {}
+        for name, value in ({} if path is None else _read_file(path)).items():
+            if name in _OWN:
+                own[name] = _checked(name, value, f"{path}: expected {name}")
+            else:
+                parameters[str(name)] = (_value(value), f"{path}: ")
+        for text in assigned:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ValueError(f"--set: expected a name and a value, such as max_epochs=50. Got {text!r}.")
+            parameters[name.strip().replace("-", "_")] = (_read(value), "--set: ")
+        for name, value in given.items():
             if value is not None:
-                values[key] = _checked(key, value, "--" + key.replace("_", "-"))
-        return cls(**values)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the estimators."""
-        by_kind = [name for name in ("hidden", "learning_rate") if getattr(self, name) is None]
-        names = [field.name for field in fields(self) if field.name not in ("model", "test_share", *by_kind)]
-        return {_PARAMETERS.get(name, name): getattr(self, name) for name in names}
+                own[name] = _checked(name, value, f"Expected --{name.replace('_', '-')}")
+        return cls(**own, parameters=parameters)
 
 
-def _checked(name: str, given: Any, shown: str) -> Any:
-    """Return the value of a setting; an error names the setting as it was written.
+def checked_parameters(parameters: Mapping[str, tuple[Any, str]], *kinds: Any) -> list[dict[str, Any]]:
+    """Return parameters of some classes, for each those that it states.
 
     Raises:
-        ValueError: If the setting cannot have this value.
+        ValueError: If a name is unknown, is set elsewhere, or cannot have this value.
     """
-    value = _widths(given) if name == "hidden" else _number(name, given)
-    if name in _OWN:
-        allowed, what = _OWN[name]
-        if not allowed(value):
-            raise ValueError(f"Expected {shown} to be {what}. Got {given!r}.")
-        return value
-    from smle.estimators import SafeRegressor
-    from smle.estimators.parameters import require_parameters
+    from smle.parameters import require_parameters
 
-    parameter = _PARAMETERS.get(name, name)
-    try:
-        require_parameters({**SafeRegressor().get_params(deep=False), parameter: value})
-    except ValueError as error:
-        raise ValueError(str(error).replace(f"Expected {parameter} ", f"Expected {shown} ", 1)) from None
+    found: list[dict[str, Any]] = [{} for _ in kinds]
+    known = [{item.name: item for item in fields(kind) if item.name not in _ELSEWHERE} for kind in kinds]
+    for name, (value, where) in parameters.items():
+        if name in _ELSEWHERE:
+            raise ValueError(f"{where}'{name}' is set by {_ELSEWHERE[name]}.")
+        place = next((i for i, items in enumerate(known) if name in items), None)
+        if place is None:
+            names = [name for items in known for name in items]
+            close = difflib.get_close_matches(name.replace("-", "_"), names, n=1)
+            hint = f"Did you mean '{close[0]}'?" if close else f"Known are: {', '.join(names)}."
+            raise ValueError(f"{where}unknown parameter '{name}'. {hint}")
+        allowed = known[place][name].metadata["allowed"]
+        value = (value,) if not allowed(value) and allowed((value,)) else value
+        try:
+            require_parameters(kinds[place], {name: value})
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from None
+        found[place][name] = value
+    return found
+
+
+def _checked(name: str, value: Any, shown: str) -> Any:
+    """Return the value of an option; an error names it as it was written."""
+    allowed, what = _OWN[name]
+    value = _value(value)
+    if not allowed(value):
+        raise ValueError(f"{shown} to be {what}. Got {value!r}.")
     return value
 
 
-def _number(name: str, value: Any) -> Any:
-    """Return text as a number where one is expected: YAML reads 1e-2 as text."""
-    if name not in _NUMBERS or not isinstance(value, str):
+def _read(text: str) -> Any:
+    """Return the value of a text as YAML reads it; numbers with commas are several."""
+    import yaml
+
+    try:
+        return _value(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
+
+
+def _value(value: Any) -> Any:
+    """Return a list as a tuple, and text as the number that YAML does not see: 1e-2, or several with commas."""
+    if isinstance(value, list):
+        return tuple(map(_value, value))
+    if not isinstance(value, str):
         return value
     try:
-        number = float(value)
+        parts = [int(part) if part.strip().isdecimal() else float(part) for part in value.split(",")]
     except ValueError:
         return value
-    return int(number) if name in _WHOLE and number.is_integer() else number
-
-
-def _widths(value: Any) -> tuple[int, ...] | None:
-    """Return widths given as `64,64`, a list, or one number; None: they are something else."""
-    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-    parts = [str(item).strip() for item in items]
-    fit = all(part.isdecimal() and int(part) > 0 for part in parts)
-    return tuple(int(part) for part in parts) if fit else None
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -136,5 +135,5 @@ def _read_file(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected lines such as `epochs: 200`. Got {type(content).__name__}.")
+        raise ValueError(f"{path}: expected lines such as `max_epochs: 200`. Got {type(content).__name__}.")
     return content

@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +29,8 @@ from smle.cli.app import (
     say,
     warn,
 )  # fmt: skip
-from smle.cli.places import Overwrite, require_table
-from smle.cli.settings import TrainSettings
-from smle.defaults import CLASSES
-from smle.defaults import NETWORK as NUMBERS
+from smle.cli.places import Overwrite, not_read, not_read_text, require_table
+from smle.cli.settings import TrainSettings, checked_parameters
 from smle.errors import AccuracyWarning, DataError
 from smle_check.digits import margin_text
 
@@ -45,16 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["require_fitting", "split", "train"]
 
 _RULES = (".yaml", ".yml")
-
-
-def _default(name: str) -> str:
-    value = getattr(TrainSettings, name)
-    return f"\\[default: {','.join(map(str, value)) if isinstance(value, tuple) else value}]"
-
-
-def _by_kind(name: str) -> str:
-    numbers, others = (str(getattr(usual, name)).strip("(,)").replace(" ", "") for usual in (NUMBERS, CLASSES))
-    return f"\\[default: {numbers} for numbers, {others} for labels and choices]"
+_NETWORKS = ("network", "smle")  # they show their epochs, and write checkpoints
 
 
 @app.command(rich_help_panel=MODELS)
@@ -62,54 +52,35 @@ def train(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input and output columns of the rules.")],
     rules: Annotated[Path, typer.Argument(help="Rules file (YAML).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="YAML file with settings named like the options; of learned boxes also embedding, bounds, gate, refit."
-        ),
-    ] = None,
-    model: Annotated[
+    estimator: Annotated[
         str | None,
         typer.Option(
-            help="network, hist-gradient-boosting, random-forest, extra-trees, ridge, xgboost or lightgbm; auto: the "
-            f"one that predicts best in cross-validation. {_default('model')}"
+            help="network, smle (the paper's learned box), hist-gradient-boosting, random-forest, extra-trees, ridge, "
+            "xgboost or lightgbm; auto: the one that predicts best in cross-validation. \\[default: network]"
         ),
+    ] = None,
+    assigned: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Parameter of the estimator, such as max_epochs=50 or hidden_layer_sizes=64,64; repeatable. "
+            "docs/training.md lists those of networks. With --estimator auto they are the network's.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with parameters of the estimator, and estimator, seed and test_share."),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore",
-            metavar="COLUMN",
-            help="Column that the model must not read, such as a row number; repeatable. Networks read the inputs of "
-            "the rules alone, others all columns.",
+            "--ignore", metavar="COLUMN", help="Column that the model must not read, such as a row number; repeatable."
         ),
     ] = None,
-    hidden: Annotated[
-        str | None, typer.Option(help=f"Widths of the hidden layers. {_by_kind('hidden_layer_sizes')}")
-    ] = None,
-    enforcement: Annotated[
-        str | None, typer.Option(help=f"correct, or pdcg (the paper's). {_default('enforcement')}")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=f"Step size of Adam. {_by_kind('learning_rate')}")] = None,
-    batch_size: Annotated[int | None, typer.Option(help=f"Rows per step. {_default('batch_size')}")] = None,
-    epochs: Annotated[int | None, typer.Option(help=f"Maximum number of epochs. {_default('epochs')}")] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(help=f"Stop after so many epochs without a better validation loss. {_default('patience')}"),
-    ] = None,
-    final_epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="Epochs at the end on all training rows. \\[default: a quarter of --epochs if there is little noise]"
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help=f"Seed. {_default('seed')}")] = None,
-    validation_share: Annotated[
-        float | None,
-        typer.Option(help=f"Share of the training rows for early stopping. {_default('validation_share')}"),
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed. \\[default: 0]")] = None,
     test_share: Annotated[
-        float | None, typer.Option(help=f"Share of all rows held out for the summary. {_default('test_share')}")
+        float | None, typer.Option(help="Share of all rows held out for the summary. \\[default: 0.2]")
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write to after each epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
@@ -118,20 +89,20 @@ def train(
 ) -> None:
     """Train a network, or any other model, on a table and prove that it obeys the rules.
 
-    Columns are matched by name; the outputs are those of the rules file. Nothing is written before the proof.
+    Columns are matched by name; the outputs are those of the rules file. The model reads all other columns. Nothing is
+    written before the proof.
 
     Example: smle train data.csv rules.yaml -o model/
 
-    Example: smle train data.parquet rules.yaml -o model/ --config settings.yaml --epochs 50
+    Example: smle train data.parquet rules.yaml -o model/ --config settings.yaml --set max_epochs=50
 
-    Example: smle train data.csv rules.yaml -o model/ --model auto --ignore id
+    Example: smle train data.csv rules.yaml -o model/ --estimator auto --ignore id
 
     Example: smle train data.csv rules.yaml -o model/ --checkpoint run.checkpoint --resume
     """
-    names = (*TrainSettings.__dataclass_fields__,)
-    given = {name: value for name, value in locals().items() if name in names}
-    with reported(interrupted=_how_to_continue(checkpoint)):
-        settings = TrainSettings.read(config, given)
+    given = {"estimator": estimator, "seed": seed, "test_share": test_share}
+    with reported(as_json, interrupted=lambda: _how_to_continue(checkpoint)):
+        settings = TrainSettings.read(config, assigned or (), given)
         run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
         if as_json:
@@ -143,6 +114,8 @@ def train(
 def _how_to_continue(checkpoint: Path | None) -> str:
     if checkpoint is None:
         return "no model was written. With --checkpoint FILE an interrupted run can be continued."
+    if not checkpoint.exists():
+        return "no model was written, and no checkpoint yet. The same command starts again."
     words = ["smle", *sys.argv[1:]]
     if "--resume" not in words:
         words.append("--resume")
@@ -173,16 +146,13 @@ class _Run:
         require_table(data)
         require_replaceable(output, overwrite=self.overwrite)  # better now than after an hour
         self.replaced = output.exists()
-        from smle.estimators import SafeClassifier, SafeRegressor
-
         self._require_checkpoint(output)
         table = read_table(data, text=text_columns(spec))
         self.targets = [item.name for item in spec.outputs]
         require_fitting(spec, table, data)
         table = self._without_ignored(table, spec, data)
         kept, self.test = split(table, self.settings.test_share, self.settings.seed)
-        kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
-        self.model: SafeEstimator = self._chosen(kind, spec, kept)
+        self.model: SafeEstimator = self._chosen(spec, kept)
         with warnings.catch_warnings(), self._progress():
             warnings.simplefilter("ignore", AccuracyWarning)  # the summary says it
             self.model.fit(kept, kept[self.targets])
@@ -195,7 +165,7 @@ class _Run:
 
     def _progress(self) -> AbstractContextManager[object]:
         """Tell what takes long, on a terminal; networks show their epochs."""
-        return nullcontext() if self.name == "network" else counted(f"training {self.name}")
+        return nullcontext() if self.name in _NETWORKS else counted(f"training {self.name}")
 
     def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
         needed = {item.name for item in (*spec.inputs, *spec.outputs)} & set(self.ignored)
@@ -206,26 +176,44 @@ class _Run:
             raise DataError(f"{data}: --ignore: there is no column '{unknown[0]}'.")
         return table.drop(columns=list(self.ignored))
 
-    def _chosen(self, kind: type[SafeEstimator], spec: Specification, rows: pd.DataFrame) -> SafeEstimator:
+    def _chosen(self, spec: Specification, rows: pd.DataFrame) -> SafeEstimator:
         """Return the unfitted model of that name, or the one that does best."""
-        from smle.estimators.catalog import AUTO, NETWORK, named_estimator, tried_models
+        from smle.estimators.catalog import AUTO, NAMES, tried_models
 
-        def made(name: str) -> SafeEstimator:
-            if name == NETWORK:
-                return kind(spec, **self.settings.parameters(), checkpoint=self.checkpoint)
-            return kind(spec, estimator=named_estimator(name, spec, rows, seed=self.settings.seed))
-
-        name = self.settings.model
-        if name != NETWORK and self.checkpoint is not None:
-            raise ValueError("--checkpoint is for networks (--model network).")
+        name = self.settings.estimator
+        if name not in NAMES:
+            raise ValueError(f"Expected --estimator to be one of {', '.join(NAMES)}. Got {name!r}.")
+        if name not in _NETWORKS and self.checkpoint is not None:
+            raise ValueError("--checkpoint is for networks (--estimator network).")
         if name == AUTO:
             with counted("trying models"):
-                self.tried = tuple(tried_models(made, rows, rows[self.targets], seed=self.settings.seed))
+                make = partial(self._made, spec, rows)
+                self.tried = tuple(tried_models(make, rows, rows[self.targets], seed=self.settings.seed))
             if self.tried[0].reason:
-                raise ValueError(f"--model auto: no model could be trained. {self.tried[0].reason}")
+                raise ValueError(f"--estimator auto: no model could be trained. {self.tried[0].reason}")
             name = self.tried[0].name
         self.name = name
-        return made(name)
+        return self._made(spec, rows, name)
+
+    def _made(self, spec: Specification, rows: pd.DataFrame, name: str) -> SafeEstimator:
+        """Return an unfitted model with the parameters that were given."""
+        from smle import estimators
+        from smle.estimators.catalog import AUTO, named_estimator, with_parameters
+
+        kind = "Regressor" if spec.output_kind == "numbers" else "Classifier"
+        safe, given, seed = getattr(estimators, f"Safe{kind}"), self.settings.parameters, self.settings.seed
+        if name not in _NETWORKS:
+            given = {} if self.settings.estimator == AUTO else given  # they are the network's
+            inner = named_estimator(name, spec, rows, seed=seed)
+            mine = {key: value for key, value in given.items() if key in safe._get_param_names()}
+            others = {key: value for key, (value, _) in given.items() if key not in mine}
+            return safe(spec, with_parameters(inner, others), **checked_parameters(mine, safe)[0], random_state=seed)  # type: ignore[no-any-return]
+        network = getattr(estimators, f"{'Network' if name == 'network' else 'SMLE'}{kind}")
+        if name == "network":
+            own, inner = checked_parameters(given, safe, network)
+            return safe(spec, network(**inner, checkpoint=self.checkpoint), **own, random_state=seed)  # type: ignore[no-any-return]
+        (own,) = checked_parameters(given, network)
+        return network(spec, **own, checkpoint=self.checkpoint, random_state=seed)  # type: ignore[no-any-return]
 
     def _compare(self, kept: pd.DataFrame) -> None:
         """Measure on the test rows: beside the model inside, or behind a learned box, beside a quick plain model."""
@@ -314,11 +302,15 @@ class _Run:
         if history.get("final_epochs"):
             how += f", then on all of them (final epochs: {history['final_epochs']})"
         say(f"Trained on {self.rows['training']} rows: {how}, {history['seconds']:.1f} s.")
+        unread = not_read(self.model, self.test.columns)
+        if unread:
+            say(f"Note: {not_read_text(unread)}")
         if "head" in training:
             ways = training["head"]["ways"]
+            near = f"{ways['near']} by a search that was cut short, " if ways["near"] else ""
             say(
                 f"Answers to {training['rows']} training rows: {ways['kept']} kept, {ways['moved']} moved to obey, "
-                f"{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer."
+                f"{near}{ways['replaced']} replaced (NaN or infinite), {ways['safe']} by the stored safe answer."
             )
         unseen = [name for name, rows in training["rules"].items() if not rows]
         if unseen:

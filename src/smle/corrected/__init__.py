@@ -49,7 +49,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
         DataError: If the answers to the examples are no numbers, or have another shape.
-        ModelFormatError: If there is no ONNX file that can be run.
+        ModelFormatError: If there is no ONNX file that can be run on tables of any number of rows.
         NotFittedError: If an estimator of scikit-learn was not fitted.
     """
     if not isinstance(spec, Specification):
@@ -61,6 +61,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         return correct_module(model, spec, examples)
     if isinstance(model, str | os.PathLike):
         model = StoredModel(_file(Path(model)))
+        model.require_width(spec)
     elif not (callable(model) or hasattr(model, "predict")) or isinstance(model, type):
         raise TypeError(
             "Expected a fitted model with a method `predict`, a function, or the path of an ONNX file. Got "

@@ -36,7 +36,7 @@ def answers_of(spec: Specification, found: Any, rows: int) -> Array:
     try:
         if np.iscomplexobj(found):
             raise TypeError  # numpy would drop a part
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
             answers = np.asarray(found, dtype=np.float64).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
         raise DataError(f"Expected numbers as answers ({', '.join(spec.targets)}). Got {_example(found)}.") from None

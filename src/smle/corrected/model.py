@@ -13,7 +13,7 @@ from smle.corrected.serving import ServedModel
 from smle.errors import ConversionError
 from smle.export.files import write_onnx
 from smle.storage import ModelRecord, write_record
-from smle.tables import apply_domain_policy, encode_inputs
+from smle.tables import apply_domain_policy
 
 __all__ = ["CorrectedModel"]
 
@@ -65,9 +65,9 @@ class CorrectedModel(ServedModel):
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
-        encoded = encode_inputs(self.specification_, X)
-        apply_domain_policy(self.specification_, encoded, "raise")
-        return self.explained(X, encoded).served.astype(np.float64)
+        rows = self.reader.read(X)
+        apply_domain_policy(self.specification_, rows.encoded, "raise")
+        return self.explained(rows, rows.encoded).served.astype(np.float64)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.

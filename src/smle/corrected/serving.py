@@ -37,9 +37,9 @@ from smle.programs import (
 )  # fmt: skip
 from smle.rules import Specification
 from smle.storage import ModelRecord
-from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain
-from smle.tables.days import with_days
-from smle.tables.frames import frame_of, missing_counts
+from smle.tables import Reader, apply_domain_policy, in_domain
+from smle.tables.frames import frame_of
+from smle.tables.further import FurtherColumns
 
 __all__ = ["Answered", "Front", "ServedModel"]
 
@@ -52,13 +52,14 @@ Front = Perceptron | StoredModel | PythonModel
 
 All have `answers(table, encoded)`; `kind`, `network`, `estimator` or `function`; what is stored of them, `tensors` of
 model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` of the table that they read by name
-(None: the inputs of the rules), and `texts`, those that they read as text."""
+(a network: beside the inputs of the rules; None: those alone), and `texts`, those that they read as text."""
 
 
 class Answered(NamedTuple):
     """Rows with what the model answered and what is served. Shapes: encoded (n, d), answers and served (n, m).
 
-    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 another allowed answer, 2 the stored safe one.
+    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 the nearest allowed answer, 2 the stored safe
+      one, 3 an allowed answer of a search that was cut short.
     * `cell` (n,), `clipped` (n,): of a box, if asked for, which head serves, and the share of units that are clipped.
       What is in front of a box has no answers of its own: they are what is served.
     """
@@ -78,7 +79,7 @@ class Answered(NamedTuple):
     @property
     def moved(self) -> Array:
         """By how much each answer was moved; NaN where it was replaced."""
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self, spec: Specification) -> dict[str, Any]:
@@ -105,8 +106,7 @@ class Answered(NamedTuple):
 
 def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
     """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
-    lower, upper = (np.array([float(v) for v in side], dtype=encoded.dtype) for side in (spec.lower, spec.upper))
-    clamped = np.clip(encoded, lower, upper)
+    clamped = np.clip(encoded, *spec.ends(encoded.dtype))
     found = [active(rule, clamped) for rule in spec.rules]
     return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
 
@@ -116,8 +116,9 @@ class ServedModel:
 
     Attributes:
         description_: What model.json says.
-        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN,
-            infinite or beyond 1e30) or `safe` (the stored safe answer).
+        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
+            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
+            safe answer).
     """
 
     def __init__(
@@ -132,18 +133,23 @@ class ServedModel:
         self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
         self.description_: dict[str, Any] = {} if description is None else description
         self.served_ = dict.fromkeys(WAYS, 0)
+        self.reader = Reader(spec)
         self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
             wanted = len(spec.columns), self.head.units if isinstance(self.head, Box) else len(spec.targets)
-            if wanted != (front.widths[0], front.widths[-1]):
+            if wanted != (front.inputs, front.widths[-1]):
                 raise ModelFormatError(
                     f"model.safetensors: expected a network of {wanted[0]} inputs and {wanted[1]} outputs in front of "
-                    f"the head. Got {front.widths[0]} and {front.widths[-1]}."
+                    f"the head. Got {front.inputs} and {front.widths[-1]}."
                 )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "cells", "_settled_by")}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_head", "cells", "_settled_by", "reader")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
@@ -152,7 +158,8 @@ class ServedModel:
         if state["_proof"] is not None and state["_verified"]:
             state["_proof"].check()
             require_same_rules(state["_proof"], state["_spec"])
-        self.__dict__ = {**state, "_head": None if state["_proof"] is None else program_of(state["_proof"])}
+        head = None if state["_proof"] is None else program_of(state["_proof"])
+        self.__dict__ = {**state, "_head": head, "reader": Reader(state["_spec"])}
 
     @property
     def front(self) -> Front:
@@ -210,10 +217,9 @@ class ServedModel:
             taps: Say of a box also which head serves and what is clipped.
             stacklevel: Of warnings.
         """
-        spec = self.specification_
-        encoded = encode_inputs(spec, X)
-        apply_domain_policy(spec, encoded, out_of_domain)
-        found = self.explained(X, encoded, taps=taps)
+        rows = self.reader.read(X)
+        apply_domain_policy(self.specification_, rows.encoded, out_of_domain)
+        found = self.explained(rows, rows.encoded, taps=taps)
         if not self.is_box:
             self._count(found, stacklevel=stacklevel)
             replaced = int(found.replaced.sum())
@@ -230,12 +236,15 @@ class ServedModel:
 
     def explained(self, X: Any, encoded: Array, *, taps: bool = False) -> Answered:
         """Return what is answered and served; nothing is counted, and inputs outside the domain are clamped."""
+        rows = self.reader.opened(X)
+        X = rows.table
         if self.front.columns is not None:
-            names = column_names(X)
-            X = frame_of(X, self.specification_) if names is None else with_days(self.specification_, X, names)
+            X = frame_of(X, self.specification_) if rows.columns is None else rows
         if isinstance(self.head, Box):
-            starts = range(0, max(len(encoded), 1), _CHUNK)
-            parts = [_boxed(self.front, self.head, encoded[i : i + _CHUNK], taps) for i in starts]
+            assert isinstance(self.front, Perceptron)
+            wide, starts = self.front.features(X, encoded), range(0, max(len(encoded), 1), _CHUNK)
+            pairs = ((encoded[i : i + _CHUNK], self.front(wide[i : i + _CHUNK])) for i in starts)
+            parts = [_boxed(self.head, *pair, taps=taps) for pair in pairs]
             outputs, *others = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
             assert outputs is not None
             return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8), *others)
@@ -265,7 +274,7 @@ class ServedModel:
         """
         edges = column_edges(self.specification_, encoded) if edges is None else edges
         heads = self.head.heads if isinstance(self.head, Box) else 0
-        missing = missing_counts(self.specification_, X)
+        missing = self.reader.missing_counts(X)
         return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads, missing=missing)
 
     # --- storing
@@ -319,11 +328,13 @@ def front_of(record: ModelRecord) -> Front:
     architecture = record.description.get("architecture")
     if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
         raise ModelFormatError("The model folder has no model.onnx.")
-    return Perceptron(tensors_of(record.weights) if record.certificate is None else record.certificate.tensors)
+    return Perceptron(
+        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
+        None if record.further is None else FurtherColumns.from_json(record.further),
+    )
 
 
-def _boxed(front: Front, head: Box, encoded: Array, taps: bool) -> tuple[Array, Array | None, Array | None]:
+def _boxed(head: Box, encoded: Array, embedding: Array, *, taps: bool) -> tuple[Array, Array | None, Array | None]:
     """Return what a box serves and, if asked for, which head serves, and the share of units that are clipped."""
-    embedding = front.answers(None, encoded)
     served = head(encoded, embedding)
     return (served, head.cell_of(encoded), head.clipped_share(encoded, embedding)) if taps else (served, None, None)

@@ -11,6 +11,8 @@ from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.assure import certify, project, verify
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier
+from smle.estimators.learned_box import SMLEClassifier, SMLERegressor
+from smle.estimators.networks import NetworkClassifier, NetworkRegressor
 from smle.estimators.projection import project_model
 from smle.estimators.quantiles import SafeQuantileRegressor
 from smle.estimators.regressor import SafeRegressor
@@ -19,6 +21,10 @@ from smle.storage import read_record
 
 __all__ = [
     "KINDS",
+    "NetworkClassifier",
+    "NetworkRegressor",
+    "SMLEClassifier",
+    "SMLERegressor",
     "SafeClassifier",
     "SafeEstimator",
     "SafeQuantileRegressor",
@@ -37,7 +43,8 @@ __all__ = [
 
 _MODULES = ("SafeNetwork", "BoxNetwork")  # kinds of folders that need a torch module
 KINDS: dict[str, type[SafeEstimator]] = {
-    kind.__name__: kind for kind in (SafeClassifier, SafeQuantileRegressor, SafeRegressor)
+    kind.__name__: kind
+    for kind in (SafeClassifier, SafeQuantileRegressor, SafeRegressor, SMLEClassifier, SMLERegressor)
 }
 
 

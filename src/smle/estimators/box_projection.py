@@ -18,10 +18,11 @@ from smle.assurance import CertifiedNetwork, certify, network_of, project
 from smle.certificates.document import Certificate
 from smle.corrected import ServedModel
 from smle.errors import DataError
+from smle.estimators.box_training import read_by
 from smle.estimators.tasks import Task
 from smle.guarantees import Cells, FrozenHeads, Head, find_cells
 from smle.nn.box_network import BoxNetwork
-from smle.programs import Box, frozen_heads_of
+from smle.programs import Box, Perceptron, frozen_heads_of
 from smle.rules import Specification
 from smle.training.batches import split_rows
 from smle.training.refit import refit_network
@@ -34,11 +35,12 @@ _POINTS = 8192  # random inputs that tell which old head a new cell takes over
 def projected(
     old: ServedModel,
     task: Task,
+    table: Any,
     X: npt.NDArray[Any] | None,
     targets: npt.NDArray[np.float64] | None,
     validation_fraction: float,
 ) -> Certificate:
-    """Return the certificate of the safe heads for other rules, those of the task."""
+    """Return the certificate of the safe heads for other rules, those of the task; X holds its inputs in a table."""
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
@@ -51,8 +53,10 @@ def projected(
     safe = project(network)
     if X is not None and targets is not None and task.refit_loss is not None:
         kept, held = split_rows(len(X), share=validation_fraction, seed=0)
-        rows, wanted = torch.tensor(X), torch.tensor(targets)
-        refit_network(safe, rows[kept], wanted[kept], loss=task.refit_loss, validation=(rows[held], wanted[held]))
+        assert isinstance(old.front, Perceptron)
+        rows, wanted = read_by(X, old.front.features(table, X)), torch.tensor(targets)
+        fitted, judged = (tuple(part[some] for part in rows) for some in (kept, held))
+        refit_network(safe, fitted, wanted[kept], loss=task.refit_loss, validation=(judged, wanted[held]))
     return certify(safe)
 
 
@@ -99,7 +103,7 @@ def _taken_over(fresh: Head, old: Head) -> Head:
 def _sources(model: ServedModel, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng, spec = np.random.default_rng(0), network.spec
-    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    lower, upper = spec.ends()
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
     for group in spec.one_hot:
         points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
 from smle.certificates.document import arrays_of, tensors_of
-from smle.estimators.parameters import by_name
-from smle.estimators.tasks import Labels, Options
+from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.tasks import Held
 from smle.export.stored import StoredModel
 from smle.extras import require
+from smle.parameters import by_name
 from smle.programs import Perceptron
 
 __all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
@@ -44,19 +45,20 @@ def temperature(task: Labels | Options, outputs: Array, targets: Array, weight: 
     return float(np.exp(minimize_scalar(mean_loss, bounds=(-_STEEP, _STEEP), method="bounded").x))
 
 
-def thresholds_of(given: Any, task: Labels, logits: Array | None, targets: Array, weight: Array | None) -> Array:
+def thresholds_of(given: Any, task: Labels, targets: Array, held: Held | None) -> Array:
     """Return the chance (m,) from which on each label is on: as given, or the best on rows held out."""
     names = task.spec.targets
     if not isinstance(given, str):
         known = dict.fromkeys(names, given) if isinstance(given, int | float | np.number) else given
         return np.asarray(by_name("thresholds", known, names, 0.5))
-    if logits is None:
+    if held is None:
         raise ValueError(
             f"Expected thresholds as numbers here: no rows are held out. Got {given!r}. Tune them on "
             "rows of your own, or with TunedThresholdClassifierCV around the estimator."
         )
-    weight = np.ones(len(targets)) if weight is None else weight
-    return np.array([_best(given, logits[:, j], targets[:, j] > 0.5, weight) for j in range(len(names))])
+    weight = np.ones(len(held.rows)) if held.weight is None else held.weight
+    on = targets[held.rows] > 0.5
+    return np.array([_best(given, held.outputs[:, j], on[:, j], weight) for j in range(len(names))])
 
 
 def _best(aim: str, logits: Array, on: npt.NDArray[np.bool_], weight: Array) -> float:
@@ -84,7 +86,7 @@ def rescaled(front: Perceptron | StoredModel, slope: float, shift: Array) -> Per
     weight = last.removesuffix("bias") + "weight"
     for name, added in ((weight, 0.0), (last, shift)):
         arrays[name] = (slope * arrays[name].astype(np.float64) + added).astype(np.float32)
-    return Perceptron(tensors_of(arrays))
+    return Perceptron(tensors_of(arrays), front.further)
 
 
 def _rescaled_onnx(data: bytes, slope: float, shift: Array) -> bytes:

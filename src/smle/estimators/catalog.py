@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
     from smle.estimators.base import SafeEstimator
 
-__all__ = ["AUTO", "MODELS", "NETWORK", "Tried", "named_estimator", "tried_models"]
+__all__ = ["AUTO", "NAMES", "Tried", "named_estimator", "tried_models", "with_parameters"]
 
-NETWORK, AUTO = "network", "auto"
-MODELS = ("hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm")
-_TRIED = ("hist-gradient-boosting", "random-forest", "ridge", NETWORK)
+AUTO = "auto"
+NAMES = (
+    "network", "smle", AUTO, "hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm",
+)  # fmt: skip
+_TRIED = ("hist-gradient-boosting", "random-forest", "ridge", "network")
 _CATEGORIES = 100  # of a text column; one with more is likely a name or a number of each row
 
 
@@ -48,7 +50,7 @@ def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0
     without a value, are left out. Missing numbers stay missing for boosting and forests, and are the median for others.
 
     Args:
-        name: One of `MODELS`.
+        name: One of `NAMES`, but networks.
         spec: The rules, which say what is predicted.
         table: The training rows.
         seed: Of what is random in it.
@@ -66,6 +68,17 @@ def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0
     if len(outputs) > 1 and not (regression and name == "ridge"):  # forests would mix outputs of different units
         model = (MultiOutputRegressor if regression else MultiOutputClassifier)(model)
     return make_pipeline(ColumnTransformer([part for part in in_front if part[2]]), model)
+
+
+def with_parameters(pipeline: Any, values: Mapping[str, Any]) -> Any:
+    """Return a pipeline whose last estimator has these parameters.
+
+    Raises:
+        ValueError: If it does not know one.
+    """
+    last = pipeline[-1]
+    (last.estimator if isinstance(last, MultiOutputRegressor | MultiOutputClassifier) else last).set_params(**values)
+    return pipeline
 
 
 def _columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -86,12 +99,12 @@ def _made(name: str, regression: bool, seed: int) -> Any:
         "extra-trees": (lambda: ExtraTreesRegressor(**forest), lambda: ExtraTreesClassifier(**forest)),
         "ridge": (lambda: RidgeCV(alphas=np.logspace(-3, 3, 13)), lambda: LogisticRegression(max_iter=1000)),
         "xgboost": (
-            lambda: require("xgboost", "--model xgboost").XGBRegressor(random_state=seed),
-            lambda: require("xgboost", "--model xgboost").XGBClassifier(random_state=seed),
+            lambda: require("xgboost", "--estimator xgboost").XGBRegressor(random_state=seed),
+            lambda: require("xgboost", "--estimator xgboost").XGBClassifier(random_state=seed),
         ),
         "lightgbm": (
-            lambda: require("lightgbm", "--model lightgbm").LGBMRegressor(random_state=seed, verbose=-1),
-            lambda: require("lightgbm", "--model lightgbm").LGBMClassifier(random_state=seed, verbose=-1),
+            lambda: require("lightgbm", "--estimator lightgbm").LGBMRegressor(random_state=seed, verbose=-1),
+            lambda: require("lightgbm", "--estimator lightgbm").LGBMClassifier(random_state=seed, verbose=-1),
         ),
     }  # fmt: skip
     return made[name][0 if regression else 1]()

@@ -207,8 +207,9 @@ def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> 
     if rules:
         yield (
             f"learned heads keep to one convex part of what {_named(found.spec, rules)} allow"
-            f"{'s' if len(rules) == 1 else ''}, with one straight limit on either side. Use enforcement='correct', the "
-            "default: it uses all that is allowed, and moves only answers that break a rule"
+            f"{'s' if len(rules) == 1 else ''}, with one straight limit on either side. Use "
+            "SafeRegressor or SafeClassifier: their head uses all that is allowed, and moves only answers that break a "
+            "rule"
         )
 
 

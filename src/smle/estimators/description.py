@@ -32,6 +32,7 @@ def describe(
     seed: int | None,
     history: dict[str, Any],
     usage: Usage,
+    **further: Any,
 ) -> dict[str, Any]:
     """Return the description of a model that was fitted to encoded rows and targets."""
     provenance = {
@@ -40,9 +41,8 @@ def describe(
         "seed": seed,
         "command": " ".join(sys.argv)[:1000],
     }
-    return description_of(
-        kind, spec, architecture=architecture, provenance=provenance, history=history, training=usage.to_json()
-    )
+    facts = {"architecture": architecture, "provenance": provenance, "history": history, **further}
+    return description_of(kind, spec, training=usage.to_json(), **facts)
 
 
 def short_history(history: History) -> dict[str, Any]:

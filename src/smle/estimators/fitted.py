@@ -16,12 +16,10 @@ from smle.estimators.inputs import plain_table
 from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
-from smle.tables import apply_domain_policy, column_names, encode_inputs
+from smle.tables import apply_domain_policy, column_names
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from smle.training.options import History
 
 __all__ = ["FittedModel"]
 
@@ -32,8 +30,6 @@ class FittedModel:
     """A model in front and the certified head behind it, with rules and description: `deployed_` is what is served."""
 
     deployed_: ServedModel
-    history_: History
-    estimator_: Any
     n_features_in_: int
     out_of_domain: str
 
@@ -67,6 +63,13 @@ class FittedModel:
         """Columns that an estimator inside reads as text."""
         return self.deployed_.front.texts
 
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """Columns of a table that the rules name or an estimator inside reads."""
+        return frozenset(item.name for item in self.specification_.inputs) | frozenset(
+            self.deployed_.front.columns or ()
+        )
+
     # --- using
 
     def _read(self, X: Any) -> Any:
@@ -75,7 +78,8 @@ class FittedModel:
         Raises:
             DataError: If an array has another number of columns.
         """
-        check_is_fitted(self, "description_")
+        if "deployed_" not in self.__dict__:  # the question of scikit-learn takes longer than a row
+            check_is_fitted(self, "deployed_")
         X = plain_table(X, self.specification_)
         if column_names(X) is None and X.shape[1] != self.n_features_in_:
             raise DataError(
@@ -105,14 +109,15 @@ class FittedModel:
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        return self.deployed_.usage(X, encode_inputs(self.specification_, X), edges)
+        rows = self.deployed_.reader.read(X)
+        return self.deployed_.usage(rows, rows.encoded, edges)
 
     def answered(self, X: Any, *, taps: bool = False) -> Answered:
-        """Return rows with what the model in front of a head of rules answers, and what is served; nobody is."""
+        """Like `predict`, but with what the model in front of a head of rules answers, and rows are not counted."""
         X = self._read(X)
-        encoded = encode_inputs(self.specification_, X)
-        apply_domain_policy(self.specification_, encoded, "raise")
-        return self.deployed_.explained(X, encoded, taps=taps)
+        rows = self.deployed_.reader.read(X)
+        apply_domain_policy(self.specification_, rows.encoded, "raise")
+        return self.deployed_.explained(rows, rows.encoded, taps=taps)
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
@@ -132,7 +137,8 @@ class FittedModel:
         """Return a torch module of a fitted network with the same weights, features (batch, d) -> outputs (batch, m).
 
         For those who work with torch; nothing here needs it. The module is a copy, in eval mode: what is done to it
-        changes neither this model nor its certificate. Last bits of its answers may differ.
+        changes neither this model nor its certificate. Last bits of its answers may differ. Where the network reads
+        further columns of the table, call `module(features, wide)`; `wide` (batch, D) holds all that it reads.
 
         Raises:
             ModelFormatError: If an estimator is inside.

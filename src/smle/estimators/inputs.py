@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array
+from sklearn.utils.validation import _check_sample_weight
 
 from smle.errors import DataError
-from smle.rules import NumericInput, Specification
-from smle.tables import column_names, plain_array, require_exact
+from smle.rules import Specification
+from smle.tables import Reader, as_table, column_names, plain_array, raw_values, read_numbers
 
-__all__ = ["observed_inputs", "plain_table", "spread"]
+__all__ = ["counting_rows", "named_table", "plain_table", "spread"]
 
 Array = npt.NDArray[np.float64]
 
 
-def plain_table(X: Any, spec: Specification | None) -> Any:
+def plain_table(X: Any, spec: Specification) -> Any:
     """Return tables with column names as they are, and anything else as a checked two-dimensional array.
 
     Raises:
         ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, NaN without a stand-in, or
             whole numbers that would be rounded.
     """
-    if type(X).__module__.startswith("pyarrow"):
-        X = X.to_pandas(integer_object_nulls=True)  # otherwise floats
+    X = as_table(X)
     if column_names(X) is not None:
         return X
     X = plain_array(X)
-    if spec is None or not (spec.one_hot or spec.dates):
-        stands_in = spec is not None and any(item.missing is not None for item in spec.inputs)
-        checked = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan" if stands_in else True)
-        known = [] if spec is None else [f"Input '{item.name}'" for item in spec.inputs]
-        require_exact(X, checked, known if len(known) == checked.shape[1] else ["A column"] * checked.shape[1])
-        return checked
+    if not (spec.one_hot or spec.dates):
+        stands_in = any(item.missing is not None for item in spec.inputs)
+        return _numbers(X, "allow-nan" if stands_in else True, spec)
     try:
         array = np.asarray(X, dtype=object)
     except ValueError:
@@ -47,16 +44,61 @@ def plain_table(X: Any, spec: Specification | None) -> Any:
     return array
 
 
-def observed_inputs(X: Any) -> tuple[NumericInput, ...]:
-    """Return inputs named and ranged as in a table of numbers, for models without rules."""
-    names = column_names(X)
-    array = check_array(X, dtype=np.float64)
-    names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
-    inputs = []
-    for i, name in enumerate(names):
-        low, high = float(array[:, i].min()), float(array[:, i].max())
-        inputs.append(NumericInput(name, Fraction(low), Fraction(high) if high > low else Fraction(low) + 1))
-    return tuple(inputs)
+def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") -> Any:
+    """Return a table with names: itself, or an array as a table with given names, else `x0`, `x1`, ...
+
+    Raises:
+        ValueError: If an array is sparse, complex, empty, one-dimensional, or has infinities.
+        DataError: If it has another number of columns than there are names.
+    """
+    import pandas as pd
+
+    X = as_table(X)
+    if column_names(X) is not None:
+        if not len(X):
+            raise DataError("Expected some rows. Got 0 sample(s).")
+        return X
+    X = plain_array(X)
+    kind = getattr(getattr(X, "dtype", None), "kind", "")
+    if kind in "OUS" and kind and any(isinstance(value, str) for value in X.ravel().tolist()):
+        array = check_array(X, dtype=object, ensure_all_finite=False)
+    else:
+        array = _numbers(X, "allow-nan")
+    if names is not None and array.shape[1] != len(names):
+        raise DataError(f"X has {array.shape[1]} features, but {owner} is expecting {len(names)} features as input.")
+    return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])] if names is None else list(names))
+
+
+def _numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDArray[Any]:
+    """Return an array of numbers; what numpy reads as numbers and tables do not is refused, and what was rounded."""
+    checked: npt.NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite=finite)
+    if id(checked) == id(X):  # an array of floats, as it was passed
+        return checked
+    raw = raw_values(X)
+    if spec is not None and len(spec.inputs) == raw.shape[1]:
+        Reader(spec).read(raw)
+    else:
+        for place, values in enumerate(raw.T):
+            _, faults = read_numbers(str(place), values, truth=True, noun="Column")
+            if faults:
+                raise DataError(faults[0].message)
+    return checked
+
+
+def counting_rows(X: npt.NDArray[Any], weight: Any) -> tuple[npt.NDArray[np.intp], Array | None]:
+    """Return the numbers of the rows whose weight is above zero, and their weights; None: there are no weights.
+
+    Raises:
+        ValueError: If a weight is negative, or there is another number of them.
+        DataError: If all are zero.
+    """
+    if weight is None:
+        return np.arange(len(X)), None
+    weight = _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
+    rows = np.flatnonzero(weight)
+    if not len(rows):
+        raise DataError("Expected some sample weights above zero. Got zeros only: there is nothing to learn.")
+    return rows, weight[rows]
 
 
 def spread(values: npt.NDArray[Any]) -> Array:

@@ -9,6 +9,7 @@ from smle.corrected import ServedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.heads import certify_head
+from smle.programs import Perceptron
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain
 
@@ -40,11 +41,11 @@ def project_model(
     if not spec.rules:
         raise NotCertifiedError("The edited file states no rules, so there is nothing to prove.")
     old = model.deployed_
-    if old.front.columns is None:
+    if isinstance(old.front, Perceptron) or old.front.columns is None:
         _require_same("inputs", old.specification_, spec)
     _require_same("outputs", old.specification_, spec)
     result = type(model)(**{**model.get_params(deep=False), "spec": spec})
-    task = result._task_of(spec)
+    task = result._plain_task(spec)
     encoded = targets = None
     if X is not None:
         encoded = encode_inputs(spec, X)
@@ -54,7 +55,7 @@ def project_model(
     if old.is_box:
         from smle.estimators.box_projection import projected
 
-        certificate = projected(old, task, encoded, targets, validation_fraction)
+        certificate = projected(old, task, X, encoded, targets, validation_fraction)
     else:
         known = {} if old.proof is None else arrays_of(old.proof.tensors)
         default, scale = known.get("clips.default"), known.get("check.scale")

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.baselines import QuickModel
-from smle.estimators.tasks import Task, task_of
+from smle.estimators.class_tasks import task_of
+from smle.estimators.tasks import Task, TrainingRows
 from smle.guarantees import broken, nearest_outputs, to_scores
 from smle.rules import Specification
 from smle.tables import encode_inputs
@@ -228,13 +229,13 @@ def compare_models(
     spec = safe.specification_
     encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
     outputs = {"safe": safe.raw_outputs(X)}
-    seconds = {"safe": safe.history_.seconds} if hasattr(safe, "history_") else {}  # a loaded one has none
+    seconds = _seconds("safe", safe)
     kind = "quick" if isinstance(plain, QuickModel) else "network"
     if isinstance(plain, QuickModel):
         outputs["plain"] = plain.raw_outputs(encoded)
     elif plain is not None:
         outputs["plain"] = plain.raw_outputs(X)
-        seconds["plain"] = plain.history_.seconds
+        seconds |= _seconds("plain", plain)
     elif safe.has_head_of_rules:
         outputs["plain"], kind = safe.own_answers(X), safe.deployed_.front.kind
     if preprocess is not None:
@@ -248,33 +249,34 @@ def compare_models(
 
 
 def compare_held_out(
-    safe: SafeEstimator,
-    X: npt.NDArray[Any],
-    targets: Array,
-    weight: Array | None,
-    *,
-    held: npt.NDArray[np.int64],
-    seed: int,
+    safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held: npt.NDArray[np.int64], seed: int
 ) -> dict[str, Any]:
     """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
 
     Early stopping and the refit have looked at these rows, and final epochs have learned from them.
     """
-    spec = safe.specification_
-    truth = task_of(spec).truth(targets)
+    spec, X = rows.spec, rows.encoded
+    truth = task_of(spec).truth(rows.targets)
+    weight = None if weight is None else np.asarray(weight, dtype=np.float64)
     kept = np.setdiff1d(np.arange(len(X)), held)
     held = np.sort(held[:_ROWS])
     started = time.monotonic()
     quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
-    served = safe.deployed_.explained(X[held], X[held]).served
+    served = safe.deployed_.explained(rows.frame.iloc[held], X[held]).served
     outputs = {"safe": served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
     trained = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder
         weight = None if weight is None else weight[held]
         found = compare(spec, X[held], truth[held], outputs, weight=weight, plain="quick")
-    seconds = {"safe": safe.history_.seconds, "plain": trained - started, "postprocess": time.monotonic() - trained}
+    seconds = {"plain": trained - started, "postprocess": time.monotonic() - trained, **_seconds("safe", safe)}
     return {**found.summary("validation", seconds), **_remarks(found, safe, "validation")}
+
+
+def _seconds(name: str, model: SafeEstimator) -> dict[str, float]:
+    """Return how long training took, as model.json says."""
+    seconds = model.description_["history"].get("seconds")
+    return {} if seconds is None else {name: seconds}
 
 
 def _remarks(found: ScoreTable, safe: SafeEstimator, where: str) -> dict[str, str]:

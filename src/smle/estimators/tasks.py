@@ -1,22 +1,20 @@
-"""What a model predicts, numbers, labels or one choice: how targets are read, what is typical, the loss, the scores."""
+"""What a model predicts: how targets are read, what is typical, the loss, the scores; numbers and their quantiles."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.defaults import CLASSES
-from smle.errors import DataError, ModelFormatError
+from smle.errors import DataError
 from smle.estimators.inputs import spread
-from smle.estimators.parameters import by_name
+from smle.parameters import ClassificationParameters
 from smle.programs import Settled
-from smle.rules import Choice, Specification
-from smle.tables import encode_choices, encode_numbers, option_of, option_values
+from smle.rules import Number, Specification
+from smle.tables import encode_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
 
     from smle.training.options import Loss
 
-__all__ = ["Held", "Labels", "Numbers", "Options", "Rows", "Task", "task_of"]
+__all__ = ["Held", "Numbers", "Quantiles", "Task", "TrainingRows", "quantile_names", "target_of"]
 
 Array = npt.NDArray[np.float64]
-Weights = str | Mapping[Any, float] | None
 Sides = tuple[npt.NDArray[np.int64], tuple[str, ...]]
 # docs/networks.md has the measurements.
+_FINAL = 40  # epochs on all rows, for labels and choices
 _NOISE = 0.1  # share of the variance
 _DECAY = 0.1  # share of the variance, too
-_FINAL = 40  # epochs on all rows, for labels and choices
 _LARGEST = 1e30  # of targets, and one over the least spread
-_PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 
 class Task(ABC):
@@ -62,6 +58,11 @@ class Task(ABC):
         return True
 
     # --- targets
+
+    @property
+    def target_columns(self) -> list[str]:
+        """The columns in which a table may hold the targets."""
+        return [item.name for item in self.spec.outputs]
 
     @abstractmethod
     def encode(self, y: Any) -> Array:
@@ -104,7 +105,7 @@ class Task(ABC):
 
     def decay(self, targets: Array) -> tuple[float, float]:
         """Return the weight decay by default, and below which validation loss it falls."""
-        return CLASSES.weight_decay or 0.0, 0.0
+        return ClassificationParameters.weight_decay or 0.0, 0.0
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -143,6 +144,29 @@ class Task(ABC):
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return for each output the true side of each row (n,) and the names of all sides; None for numbers."""
         return [None] * len(self.spec.outputs)
+
+
+class Held(NamedTuple):
+    """Rows that were held out, by number, what a network answers there (n, m) before it learned from them, weights."""
+
+    rows: npt.NDArray[np.int64]
+    outputs: Array
+    weight: Array | None = None
+
+
+class TrainingRows(NamedTuple):
+    """A table as it was passed and as `frame_of` reads it, what is learned, inputs (n, d) and targets (n, m)."""
+
+    table: Any
+    frame: Any
+    task: Task
+    encoded: npt.NDArray[Any]
+    targets: Array
+
+    @property
+    def spec(self) -> Specification:
+        """The rules."""
+        return self.task.spec
 
 
 class Numbers(Task):
@@ -263,251 +287,61 @@ def _poisson(predicted: Tensor, wanted: Tensor) -> Tensor:
     return rate - wanted * rate.log() + (predicted - rate) * (1 - wanted / least)
 
 
-class Labels(Task):
-    """Labels, of which several may apply: on where the logit is >= 0."""
+class Quantiles(Numbers):
+    """Quantiles of one number; the loss is the pinball loss of each."""
 
-    refit_loss = "logistic"
+    is_scored = False
 
-    def __init__(
-        self, spec: Specification, y: Any = None, *, class_weight: str | Mapping[Any, float] | None = None
-    ) -> None:
+    def __init__(self, spec: Specification, quantiles: tuple[float, ...]) -> None:
         super().__init__(spec)
-        self.class_weight = class_weight
-        self.thresholds: Array | None = None
-        """Chance (m,) from which on each label is on, if it is not one half: logits are shifted accordingly."""
-
-    def encode(self, y: Any) -> Array:
-        """Return 0 and 1."""
-        labels = encode_numbers(self.spec, y)
-        if not np.isin(labels, (0.0, 1.0)).all():
-            raise DataError("Expected 0 or 1 for every label. Got other numbers.")
-        return labels
-
-    def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
-        """Return whole numbers, one label as a vector."""
-        labels = targets.astype(np.int64)
-        return labels[:, 0] if labels.shape[1] == 1 else labels
-
-    def typical(self, targets: Array) -> Array:
-        """Return log-odds of the shares."""
-        chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-        return np.asarray(np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR))
-
-    def facts(self) -> dict[str, Any]:
-        """Return that there are no options, and thresholds."""
-        return {"classes": None, "thresholds": None if self.thresholds is None else self.thresholds.tolist()}
-
-    def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over thresholds."""
-        found = description.get("thresholds")
-        if found is not None:
-            if (
-                not isinstance(found, list)
-                or len(found) != len(self.spec.targets)
-                or not all(isinstance(value, float) and 0 < value < 1 for value in found)
-            ):
-                raise ModelFormatError("model.json: expected a threshold between 0 and 1 for each label.")
-            self.thresholds = np.array(found)
-        return self
+        self.levels = np.asarray(quantiles, dtype=np.float64)
 
     @property
-    def classes(self) -> list[npt.NDArray[Any]]:
-        """0 and 1 for each label, as scikit-learn has it."""
-        return [np.array([0, 1]) for _ in self.spec.outputs]
+    def target_columns(self) -> list[str]:
+        """The number itself."""
+        return [target_of(self.spec.outputs[0].name)]
 
-    def predictions(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return labels as 0 and 1."""
-        return (outputs >= 0).astype(np.int64)
+    def encode(self, y: Any) -> Array:
+        """Return the number itself, once for each quantile."""
+        number = Number(self.target_columns[0])
+        single = Specification(self.spec.inputs, (number,), (), self.spec.constants)
+        return np.repeat(Numbers(single).encode(y), len(self.levels), axis=1)
 
-    def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
-        """Return chances (n, m), at least one half, or the threshold, exactly where a label is on.
+    def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
+        """Return the number as a vector."""
+        return targets[:, 0]
 
-        A label that the rules settle has 1 or 0.
-        """
-        least = np.full(outputs.shape[1], 0.5) if self.thresholds is None else self.thresholds
-        chance, on = self.probable(outputs + np.log(least / (1 - least))), outputs >= 0
-        if settled is not None:
-            chance = np.where(settled.on & on, 1.0, np.where(settled.off & ~on, 0.0, chance))
-        return np.where(on, np.maximum(chance, least), np.minimum(chance, np.nextafter(least, 0.0)))
+    def typical(self, targets: Array) -> Array:
+        """Return the quantiles of all rows."""
+        return np.quantile(targets[:, 0], self.levels)
+
+    def default(self, targets: Array) -> tuple[Array, Array]:
+        """Return the quantiles of all rows, and the standard deviation."""
+        return self.typical(targets), spread(targets)
+
+    def units(self, targets: Array) -> tuple[Array, Array]:
+        """Return the quantiles of all rows, and the standard deviation."""
+        return self.default(targets)
 
     def loss(self, targets: Array) -> Any:
-        """Return the logistic loss, weighted by class."""
+        """Return the pinball loss in units of the spread."""
         import torch
 
-        plain = partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
-        if self.class_weight is None:
-            return plain
-        if isinstance(self.class_weight, str):
-            count = targets.sum(axis=0)
-            on, off = (len(targets) / (2 * np.maximum(part, 1.0)) for part in (count, len(targets) - count))
-        else:
-            on, off = by_name("class_weight", self.class_weight, self.spec.targets, 1.0), np.ones(targets.shape[1])
-        weights = torch.as_tensor(np.stack([off, on]), dtype=torch.float32)
+        scale, levels = (torch.as_tensor(part, dtype=torch.float32) for part in (spread(targets), self.levels))
 
-        def loss(logits: Tensor, wanted: Tensor) -> Tensor:
-            off, on = weights.to(logits.device)
-            return plain(logits, wanted) * torch.where(wanted > 0.5, on, off)
+        def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+            gap = (wanted - predicted) / scale.to(predicted.device)
+            level = levels.to(predicted.device)
+            return torch.maximum(level * gap, (level - 1) * gap)
 
         return loss
 
-    def answers(self, outputs: Array) -> Array:
-        """Return 0 and 1."""
-        return (outputs >= 0).astype(np.float64)
 
-    def probable(self, outputs: Array) -> Array:
-        """Return probabilities."""
-        return np.asarray(0.5 * (1.0 + np.tanh(outputs / 2)))
-
-    def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
-        """Return 1 where a label is wrong."""
-        return np.asarray(truth != answers, dtype=np.float64)
-
-    def sides(self, truth: Array) -> list[Sides | None]:
-        """Return off and on."""
-        on = (truth >= 0.5).astype(np.int64)
-        return [(on[:, j], (f"not {item.name}", item.name)) for j, item in enumerate(self.spec.outputs)]
+def quantile_names(target: str, levels: Array) -> list[str]:
+    """Return the names of quantiles of a number: `demand_q5`, `demand_q50`, ..."""
+    return [target + f"_q{100 * level:.6g}".replace(".", "_") for level in levels]
 
 
-class Options(Task):
-    """One choice between options: the largest score wins, or the smallest with `pick: min`."""
-
-    def __init__(
-        self, spec: Specification, y: Any = None, *, class_weight: str | Mapping[Any, float] | None = None
-    ) -> None:
-        super().__init__(spec)
-        self.class_weight = class_weight
-        first = spec.outputs[0]
-        assert isinstance(first, Choice)
-        self.choice = first
-        self.sign = 1.0 if first.pick == "max" else -1.0
-        self.values = option_values(first, y)
-        """What stands for each option, in the type that y has."""
-
-    @property
-    def refit_loss(self) -> str:
-        """The loss of the refit of learned heads."""
-        return "softmax" if self.sign > 0 else "softmin"
-
-    def encode(self, y: Any) -> Array:
-        """Return 1 for the chosen option."""
-        return encode_choices(self.choice, y)
-
-    def truth(self, targets: Array) -> Array:
-        """Return scores with which the chosen option wins."""
-        return targets * self.sign
-
-    def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
-        """Return the chosen values."""
-        return np.asarray(self.values[targets.argmax(axis=1)])
-
-    def typical(self, targets: Array) -> Array:
-        """Return logarithms of the shares."""
-        chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-        return np.asarray(np.clip(np.log(chance) * self.sign, -_PRIOR, _PRIOR))
-
-    def loss(self, targets: Array) -> Any:
-        """Return the cross-entropy, weighted by class."""
-        import torch
-
-        options = self.choice.options
-        weights: Array | None = None
-        if isinstance(self.class_weight, str):
-            count = targets.sum(axis=0)
-            weights = len(targets) / (np.maximum(count, 1.0) * np.count_nonzero(count))
-        elif self.class_weight is not None:
-            given = {option_of(value, options): weight for value, weight in self.class_weight.items()}
-            weights = by_name("class_weight", given, options, 1.0)
-        by_option = None if weights is None else torch.as_tensor(weights, dtype=torch.float32)
-
-        def loss(scores: Tensor, wanted: Tensor) -> Tensor:
-            value = torch.nn.functional.cross_entropy(self.sign * scores, wanted, reduction="none")
-            return value if by_option is None else value * (wanted @ by_option.to(wanted))
-
-        return loss
-
-    def facts(self) -> dict[str, Any]:
-        """Return the values."""
-        return {"classes": self.values.tolist()}
-
-    def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over the values."""
-        classes = description.get("classes")
-        self.values = option_values(self.choice, classes if isinstance(classes, list) else None)
-        return self
-
-    @property
-    def order(self) -> npt.NDArray[np.intp]:
-        """The columns in the order of `classes`."""
-        return np.argsort(self.values)
-
-    @property
-    def classes(self) -> npt.NDArray[Any]:
-        """The values in sorted order, as scikit-learn has it."""
-        return np.asarray(self.values[self.order])
-
-    def predictions(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of the options that win."""
-        return np.asarray(self.values[(outputs * self.sign).argmax(axis=1)])
-
-    def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
-        """Return chances (n, options) in the order of the options; the one that wins has the largest.
-
-        An option that the rules forbid has 0, and the others share the rest as they would without it.
-        """
-        scores = outputs * self.sign
-        rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        if settled is not None:
-            weights = np.where(settled.off & (np.arange(scores.shape[1]) != best[:, None]), 0.0, weights)
-        chance = weights / weights.sum(axis=1, keepdims=True)
-        others = chance.copy()
-        others[rows, best] = -1.0
-        chance[rows, best] = np.maximum(chance[rows, best], np.nextafter(others.max(axis=1, initial=-1.0), 2.0))
-        return np.asarray(chance)
-
-    def columns(self) -> list[list[int]]:
-        """Return all columns: they are one output."""
-        return [list(range(len(self.choice.options)))]
-
-    def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
-        """Return 1 where another option wins."""
-        wrong = (self.sign * truth).argmax(axis=1) != (self.sign * answers).argmax(axis=1)
-        return np.asarray(wrong[:, None], dtype=np.float64)
-
-    def sides(self, truth: Array) -> list[Sides | None]:
-        """Return the options."""
-        return [((self.sign * truth).argmax(axis=1), tuple(self.choice.options))]
-
-
-class Held(NamedTuple):
-    """Rows that were held out, by number, and what a network answers there (n, m) before it learned from them."""
-
-    rows: npt.NDArray[np.int64]
-    outputs: Array
-
-
-class Rows(NamedTuple):
-    """A table, what is predicted, and the rows that count: inputs (n, d), targets (n, m), weights (n,) or None."""
-
-    table: Any
-    task: Task
-    encoded: npt.NDArray[Any]
-    targets: Array
-    weight: Array | None
-
-    @property
-    def spec(self) -> Specification:
-        """The rules."""
-        return self.task.spec
-
-
-def task_of(spec: Specification) -> Task:
-    """Return what a specification predicts.
-
-    Raises:
-        DataError: If outputs are of several kinds.
-    """
-    kinds: dict[str, type[Task]] = {"numbers": Numbers, "labels": Labels, "choice": Options}
-    if spec.output_kind not in kinds:
-        raise DataError("Expected outputs of one kind: numbers, labels or one choice. Got several.")
-    return kinds[spec.output_kind](spec)
+def target_of(name: str) -> str:
+    """Return the number that a quantile is one of, by its name."""
+    return name.rsplit("_q", 1)[0]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ModelFormatError
+from smle.export.stored import require_tables
 from smle.extras import require
 from smle.tables.frames import MISSING
 from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
@@ -36,6 +37,15 @@ class Backbone:
     initializers: list[Any]
     inputs: list[Any] = field(default_factory=list)
     opsets: dict[str, int] = field(default_factory=lambda: {"": OPSET})
+
+    def behind(self, first: Backbone) -> Backbone:
+        """Return the nodes of both, those of the other in front."""
+        return Backbone(
+            [*first.nodes, *self.nodes],
+            [*first.initializers, *self.initializers],
+            [*first.inputs, *self.inputs],
+            self.opsets,
+        )
 
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
@@ -67,15 +77,15 @@ def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[
     return layers
 
 
-def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False) -> Backbone:
-    """Return the MLP of a model file, built by hand: Gemm and Relu.
+def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str = FEATURES) -> Backbone:
+    """Return the MLP of a model file, built by hand: Gemm and Relu. `source`: the value that it reads.
 
     Raises:
         ModelFormatError: If the weights are not those of an MLP.
     """
     onnx = require("onnx", "ONNX export")
     layers = layers_of(weights, scaled=scaled)
-    nodes, initializers, source = [], [], FEATURES
+    nodes, initializers = [], []
     for i, (W, b) in enumerate(layers):
         names = [f"{_PREFIX}{i}/{part}" for part in ("weight", "bias")]
         initializers += [
@@ -123,7 +133,9 @@ def backbone_model(record: ModelRecord) -> Any:
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
 
 
-def onnx_backbone(model: Any, *, features: str | None = "features", columns: Sequence[Input] = ()) -> Backbone:
+def onnx_backbone(
+    model: Any, *, features: str | None = "features", columns: Sequence[Input] = (), source: str = FEATURES
+) -> Backbone:
     """Return a model given as ONNX (or its path) that makes the embedding (batch, n), or the answer (batch, m).
 
     Args:
@@ -132,10 +144,11 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
         columns: For a model of tables the inputs of the rules. Its inputs of the same names are fed with these, as they
             are passed; a missing text, which is empty, becomes `MISSING`. Others are columns of its own. A single input
             that is wide is fed with the features.
+        source: What is fed in the place of the features.
 
     Raises:
         ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
-            the rules have numbers.
+            the rules have numbers; or, of a model of tables, an input that is no table of any number of rows.
     """
     onnx = require("onnx", "ONNX export")
     if isinstance(model, str | PathLike):
@@ -147,6 +160,7 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     if columns:
+        require_tables([(value.name, _sizes(value)) for value in inputs])
         features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
     known = {item.name: item for item in columns if item.name != features}
     copied = _Copy(onnx)
@@ -154,22 +168,27 @@ def onnx_backbone(model: Any, *, features: str | None = "features", columns: Seq
     for value in inputs:
         kind = value.type.tensor_type.elem_type
         if value.name == features:
-            scope[features] = copied.cast(FEATURES, kind, FLOAT)
+            scope[features] = copied.cast(source, kind, FLOAT)
         elif value.name in known:
             scope[value.name] = copied.column(known[value.name], kind)
-    source = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
+    answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
     if columns:  # the answer of a model, which the head reads as float32
-        copied.nodes.append(onnx.helper.make_node("Cast", [source], [EMBEDDING], to=FLOAT))
-    elif source != EMBEDDING:
-        copied.nodes.append(onnx.helper.make_node("Identity", [source], [EMBEDDING]))
+        copied.nodes.append(onnx.helper.make_node("Cast", [answer], [EMBEDDING], to=FLOAT))
+    elif answer != EMBEDDING:
+        copied.nodes.append(onnx.helper.make_node("Identity", [answer], [EMBEDDING]))
     own = [value for value in inputs if value.name != features and value.name not in known]
     return Backbone(copied.nodes, copied.initializers, own, opsets)
 
 
+def _sizes(value: Any) -> list[int | str | None]:
+    """Return the shape of an input; None: a size that has neither a number nor a name."""
+    sizes = value.type.tensor_type.shape.dim
+    return [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in sizes]
+
+
 def _is_wide(value: Any) -> bool:
     """Whether an input has other than one column."""
-    sizes = value.type.tensor_type.shape.dim
-    return len(sizes) == 2 and sizes[1].dim_value != 1
+    return _sizes(value)[1] != 1
 
 
 def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:

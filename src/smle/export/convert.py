@@ -16,9 +16,10 @@ import numpy as np
 from smle.errors import ConversionError
 from smle.export.categories import has_categories, with_encoded_categories
 from smle.export.converters import mended_converters, register_boosters, unified
+from smle.export.network_converter import register_networks
 from smle.export.scores import NumberScores, Scores
-from smle.export.writer import Writer
 from smle.extras import require
+from smle.nearest.onnx.writer import Writer
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
 
@@ -76,6 +77,7 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
 def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
+    register_networks()
     options = {"zipmap": False} if classes else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -20,9 +20,13 @@ from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.export.grid import grid_proposals
 from smle.export.proposals import proposals_of
+from smle.export.wide import WIDE, wide_features
+from smle.extras import require
 from smle.files import replacing
 from smle.rules import Specification
+from smle.tables.further import FurtherColumns
 from smle_check.onnx.check import FORMAT
+from smle_check.onnx.program import FEATURES, Interface
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -61,7 +65,12 @@ def write_onnx(
     if record.onnx is not None:
         part = onnx_backbone(record.onnx if backbone is None else backbone, columns=inputs_of(spec))
     else:
-        part = mlp_backbone(record.weights) if backbone is None else onnx_backbone(backbone)
+        source = FEATURES if record.further is None else WIDE
+        part = mlp_backbone(record.weights, source=source) if backbone is None else (
+            onnx_backbone(backbone, source=source)
+        )  # fmt: skip
+        if record.further is not None:
+            part = part.behind(wide_features(FurtherColumns.from_json(record.further)))
     write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
 
 
@@ -185,7 +194,33 @@ def write_certified(
         smle_check.check_onnx(data, sealed)
     except smle_check.Rejected as reason:
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
+    _run_once(data, interface, backbone)
     _replace({path: data, companion(path): sealed})
+
+
+def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
+    """Run a file before it is called proved: what no runtime loads is of no use.
+
+    A backbone with inputs of its own is loaded only: nothing says what they may be.
+
+    Raises:
+        CertificateError: If onnxruntime does not load it, or does not run it.
+    """
+    runtime = require("onnxruntime", "ONNX export")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        if not backbone.inputs:
+            feeds: dict[str, npt.NDArray[Any]] = {}
+            for item in interface.inputs:
+                text = [[item.categories[item.default]]] * 2 if item.categories else None
+                feeds[item.name] = np.zeros((2, 1), np.float32) if text is None else np.array(text, dtype=object)
+            session.run(None, feeds)
+    except Exception as error:  # whatever a runtime raises
+        raise CertificateError(
+            f"The exported model does not run in onnxruntime {runtime.__version__}: {error}"
+        ) from error
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:

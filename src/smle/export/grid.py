@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
-from smle.export.writer import Writer
 from smle.heads.grid.program import GridProgram
 from smle.heads.grid.proposals import Block
 from smle.heads.grid.rounding import THETA
+from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT
 from smle_check.onnx.program import PROPOSAL
 
@@ -197,7 +197,7 @@ class _Part:
         low = w.reduced("ReduceMin", w.add("Div", [w.add("Sub", [p, upper]), column]), 0, keep=True)
         high = w.reduced("ReduceMax", w.add("Div", [w.add("Sub", [p, lower]), column]), 0, keep=True)
 
-        def body(inner: Writer, names: list[str]) -> tuple[list[str], str]:
+        def body(inner: Writer, names: list[str]) -> tuple[list[str], str, list[str]]:
             mu, low, high = names
             moved = inner.add("Sub", [p, inner.add("Mul", [mu, column])])
             z = inner.add("Min", [inner.add("Max", [moved, lower]), upper])
@@ -213,7 +213,7 @@ class _Part:
             within = inner.add("And", [inner.add("Greater", [fresh, low]), inner.add("Less", [fresh, high])])
             chosen = inner.add("Where", [far, inner.add("Where", [within, fresh, middle]), mu])
             count = inner.add("ReduceSum", [inner.add("Cast", [far], to=FLOAT)], keepdims=0)
-            return [chosen, low, high], inner.add("Cast", [count], to=BOOL)
+            return [chosen, low, high], inner.add("Cast", [count], to=BOOL), []
 
         mu, *_ = w.loop(_NEWTON, [mu, low, high], body)
         z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper)
@@ -238,13 +238,13 @@ class _Part:
         v = self.clipped(w.add("MatMul", [forth, p]), bottom, top)
         u = w.add("Sub", [v, v])
 
-        def body(inner: Writer, names: list[str]) -> tuple[list[str], None]:
+        def body(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
             v, u = names
             goal = inner.add("Add", [p, inner.add("MatMul", [back, inner.add("Sub", [v, u])])])
             seen = inner.add("MatMul", [forth, inner.add("MatMul", [solve, goal])])
             moved = inner.add("Add", [seen, u])
             fresh = inner.add("Min", [inner.add("Max", [moved, bottom]), top])
-            return [fresh, inner.add("Sub", [moved, fresh])], None
+            return [fresh, inner.add("Sub", [moved, fresh])], None, []
 
         v, _ = w.loop(_STEPS, [v, u], body)
         return w.add("Div", [w.rows(v, list(range(m))), weight])

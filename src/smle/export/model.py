@@ -12,8 +12,16 @@ from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.export.files import FilePath, read_checked
 from smle.export.stored import NUMBERS, TEXT, columns_of, runtime_errors, session_of
 from smle.rules import Categorical, Choice, Label, Specification
-from smle.tables import apply_domain_policy, column_names, encode_inputs, in_domain, option_values, require_exact
-from smle.tables.frames import missing_in
+from smle.tables import (
+    Reader,
+    ReadTable,
+    apply_domain_policy,
+    as_table,
+    column_names,
+    in_domain,
+    option_values,
+    require_exact,
+)
 
 if TYPE_CHECKING:
     from smle_check import OnnxResult
@@ -68,6 +76,7 @@ class OnnxModel:
     ) -> None:
         self.specification_ = spec
         self.result_ = result
+        self._reader = Reader(spec)
         self._session = session
         self._classes = classes
         self._further = columns or {}
@@ -76,6 +85,11 @@ class OnnxModel:
     def text_inputs(self) -> tuple[str, ...]:
         """Columns beside the inputs of the rules that the model inside reads as text."""
         return tuple(name for name, kind in self._further.items() if kind == TEXT)
+
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """Columns of a table that the rules name or the model inside reads."""
+        return frozenset(item.name for item in self.specification_.inputs) | frozenset(self._further)
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
@@ -96,12 +110,14 @@ class OnnxModel:
             raise ModelFormatError(
                 "This ONNX file does not say which rules are active: it was exported with monitor=False."
             )
-        encoded = self._read(X, out_of_domain)
-        starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(X, encoded)
+        rows = self._named(X)
+        encoded = self._float32(rows)
+        apply_domain_policy(self.specification_, encoded, out_of_domain, stacklevel=3)
+        starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(rows, encoded)
         chunks = [{name: column[i : i + _CHUNK] for name, column in feed.items()} for i in starts]
         parts = [self._answers(chunk, return_info) for chunk in chunks]
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        index = X.index if isinstance(X, pd.DataFrame) else None
+        index = rows.table.index if isinstance(rows.table, pd.DataFrame) else None
         table = pd.DataFrame(self._columns(answers), index=index)
         return (table, self._information(encoded, answers)) if return_info else table
 
@@ -111,10 +127,17 @@ class OnnxModel:
         Raises:
             DataError: If the table does not fit the rules, or a whole number in the domain would be rounded.
         """
-        if column_names(X) is None:
+        return self._float32(self._named(X))
+
+    def _named(self, X: Any) -> ReadTable:
+        table = as_table(X)
+        if column_names(table) is None:
             wanted = ", ".join(item.name for item in self.specification_.inputs)
             raise DataError(f"Expected a table with named columns ({wanted}). Got {type(X).__name__}.")
-        exact = encode_inputs(self.specification_, X)
+        return self._reader.read(table)
+
+    def _float32(self, rows: ReadTable) -> npt.NDArray[np.float32]:
+        exact = rows.encoded
         with np.errstate(over="ignore"):
             encoded = exact.astype(np.float32)
         inside = in_domain(self.specification_, encoded)  # numbers outside are clamped, rounded or not
@@ -122,17 +145,11 @@ class OnnxModel:
         require_exact(np.where(inside, exact, 0), np.where(inside, encoded, np.float32(0)), names)
         return encoded
 
-    def _read(self, X: Any, out_of_domain: str) -> npt.NDArray[np.float32]:
-        encoded = self.encode(X)
-        apply_domain_policy(self.specification_, encoded, out_of_domain)
-        return encoded
-
-    def _feed(self, X: Any, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+    def _feed(self, rows: ReadTable, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
         """Return the columns (rows, 1) that the graph reads. Missing values stay missing: a model inside sees them."""
-        feed, column = columns_of(X, self._further), 0
-        labels = {str(label): label for label in X.columns}
+        feed, column = columns_of(rows, self._further), 0
         for item in self.specification_.inputs:
-            missing = item.missing is not None and missing_in(X[labels[item.name]])
+            missing = rows.missing.get(item.name, False)
             if isinstance(item, Categorical):
                 width = len(item.categories)
                 chosen = encoded[:, column : column + width].argmax(axis=1)

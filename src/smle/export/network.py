@@ -24,10 +24,13 @@ from smle.extras import require
 from smle.nn.backbones import Rescaled
 from smle.nn.box_network import BoxNetwork
 from smle.nn.network import Answers, SafeNetwork
+from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
 
 __all__ = ["torch_backbone", "write_network"]
 
+_EXAMPLES = 6
+_SAME, _SAME_IN_HALF = 1e-3, 5e-2  # of the largest answer
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -68,9 +71,8 @@ def write_network(
         arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
         part = torch_backbone(network.backbone, arguments, features=False)
     else:
-        middle = torch.tensor([float((a + b) / 2) for a, b in zip(spec.lower, spec.upper, strict=True)])
         module = network.reading_features() if isinstance(network, SafeNetwork) else network.backbone
-        part = torch_backbone(module, (middle.repeat(3, 1),), features=True)
+        part = torch_backbone(module, (_rows(spec),), features=True)
     write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor)
     return certificate
 
@@ -85,10 +87,11 @@ def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, feat
 
     Raises:
         MissingDependencyError: If torch.onnx lacks the package onnxscript.
-        ModelFormatError: If torch.onnx cannot export it.
+        ModelFormatError: If torch.onnx cannot export it, or its answers to a row depend on other rows.
     """
     require("onnxscript", "Exporting a torch backbone")
     module.eval()
+    _require_rows(module, example)
     names = ["features"] if features else _argument_names(module, len(example))
     shapes: tuple[Any, ...] = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
     if not _positional(module):  # forward(*inputs)
@@ -119,6 +122,39 @@ def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, feat
         noisy.setLevel(level)
     assert exported is not None
     return onnx_backbone(exported.model_proto, features="features" if features else None)
+
+
+def _rows(spec: Specification) -> torch.Tensor:
+    """Return different inputs of the domain, (rows, d)."""
+    low, high = (torch.tensor([float(v) for v in side], dtype=torch.float64) for side in (spec.lower, spec.upper))
+    shares = torch.rand(_EXAMPLES, len(low), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return (low + shares * (high - low)).to(torch.float32)
+
+
+@torch.no_grad()
+def _require_rows(module: nn.Module, example: tuple[torch.Tensor, ...]) -> None:
+    """Refuse a module that answers a row otherwise beside other rows: those of a file are rows, not a sequence.
+
+    Raises:
+        ModelFormatError: If it does.
+    """
+    count = len(example[0])
+    try:
+        whole = module(*(part.clone() for part in example))
+        parts = [module(*(part[i : i + 2].clone() for part in example)) for i in range(0, count, 2)]
+    except Exception:  # noqa: BLE001  # whatever a module raises: the exporter runs it too, and says what is wrong
+        return
+    if not isinstance(whole, torch.Tensor) or whole.shape[:1] != (count,):
+        return  # the graph refuses another number of rows
+    alone = torch.cat(parts)
+    allowed = (_SAME if whole.dtype in (torch.float32, torch.float64) else _SAME_IN_HALF) * whole.abs().max().item()
+    if whole.shape != alone.shape or not torch.allclose(whole, alone, rtol=0.0, atol=allowed, equal_nan=True):
+        raise ModelFormatError(
+            "Expected a backbone that answers each row by itself. Got one whose answers change with the other rows of "
+            "a batch, or at random: it takes the rows for one sequence, perhaps. Write a backbone whose first "
+            "dimension is the batch, for example one that reads a whole sequence per row, and pass its arguments for a "
+            "few rows as example=(...); or use the network in torch, which serves sequences (..., steps, columns)."
+        )
 
 
 def _positional(module: nn.Module) -> list[str]:

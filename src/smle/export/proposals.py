@@ -1,6 +1,6 @@
 """Proposals in an ONNX graph: answers near those of the model that obey the rules. Nothing here is proved.
 
-The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.programs.proposals`,
+The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.nearest.proposals`,
 outputs that no rule ties together are separate problems.
 """
 
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from smle.certificates.document import Certificate
 from smle.export.backbone import Backbone
-from smle.export.gates import Gates
-from smle.export.labels import label_points
-from smle.export.nearest import number_points
-from smle.export.writer import Writer
+from smle.nearest.alternatives import KEPT
+from smle.nearest.labels import Labels
+from smle.nearest.onnx.gates import Gates
+from smle.nearest.onnx.labels import label_points
+from smle.nearest.onnx.numbers import number_points
+from smle.nearest.onnx.writer import Writer
 from smle.programs import Candidates
-from smle.programs.alternatives import KEPT
-from smle.programs.label_sets import Labels
+from smle_check.heads.clips import limits_of
+from smle_check.onnx.candidates import Table
 from smle_check.onnx.graph import DOUBLE, FLOAT
-from smle_check.onnx.program import FURTHER, PROPOSAL
+from smle_check.onnx.program import FURTHER, PROPOSAL, Program
 
 __all__ = ["proposals_of"]
 
@@ -27,12 +29,19 @@ _LATER = (2.0**-3,)  # after all points
 def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
     """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter a row has."""
     program = Candidates(certificate)
+    spec, gated = program.specification, certificate.document["gate"]["regions"]
+    table = Table(Program(), spec, gated, certificate.tensors, bounded=bool(limits_of(spec)))
+    domain = program.stored["domain.lower_float64"], program.stored["domain.upper_float64"]
+
+    def gates(writer: Writer) -> Gates:
+        return Gates(writer, spec, table, program.proposals.rules, domain)
+
     w = Writer()
     # NaN and answers out of all ranges break the check once more; they are for the further proposals to see to.
-    (first,) = _nearest(w, program, Gates(w, certificate, program), w.add("Cast", ["repair/answers"], to=DOUBLE), 1)
+    (first,) = _nearest(w, program, gates(w), w.add("Cast", ["repair/answers"], to=DOUBLE), 1)
     w.last("Cast", [first], PROPOSAL, to=FLOAT)
     inner = Writer(f"{FURTHER}/", w)
-    points = _nearest(inner, program, Gates(inner, certificate, program), _given(inner, program), KEPT)
+    points = _nearest(inner, program, gates(inner), _given(inner, program), KEPT)
     apart = inner.add("Sub", [inner.add("Cast", ["safe/single"], to=DOUBLE), points[0]])
     moved = [
         inner.add("Add", [points[0], inner.add("Mul", [apart, inner.number(share)])]) for share in (*_MOVES, *_LATER)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ConversionError, DataError
-from smle.export.writer import Writer
+from smle.nearest.onnx.writer import Writer
 from smle.rules import Choice, Specification
 from smle.tables import option_of
 

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
 from smle.extras import require
+from smle.rules import Specification
 from smle.tables import column_names, require_columns
 from smle.tables.frames import as_numbers, as_texts
 from smle_check import Tensor
 
-__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "runtime_errors", "session_of"]
+__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "require_tables", "runtime_errors", "session_of"]
 
 Array = npt.NDArray[Any]
 _CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
@@ -52,7 +53,8 @@ class StoredModel:
             raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
         self.kinds = {item.name: item.type for item in inputs}
         self.outputs = tuple(item.name for item in self._session.get_outputs())
-        wide = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
+        require_tables([(item.name, item.shape) for item in inputs])
+        wide = len(inputs) == 1 and inputs[0].shape[1] != 1
         self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
         self.texts = tuple(name for name, kind in self.kinds.items() if kind == TEXT)
 
@@ -61,6 +63,15 @@ class StoredModel:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["onnx"])  # type: ignore[misc]
+
+    def require_width(self, spec: Specification) -> None:
+        """Raise ModelFormatError if it has one wide input whose columns are not those of the rules."""
+        width = self._session.get_inputs()[0].shape[1]
+        if self.columns is None and isinstance(width, int) and width != len(spec.columns):
+            raise ModelFormatError(
+                f"Expected an ONNX model that reads the {len(spec.columns)} columns of the rules "
+                f"({', '.join(spec.columns)}). Got one that reads {width}."
+            )
 
     def answers(self, table: Any, encoded: Array) -> Array:
         """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
@@ -107,6 +118,27 @@ class StoredModel:
         return answers[:, None] if answers.shape == (rows,) else answers
 
 
+def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """Refuse a model whose inputs (name, shape) are not columns of any number of rows, or one wide input.
+
+    Sizes that are not fixed are None or names.
+
+    Raises:
+        ModelFormatError: If an input has another rank than 2, or a fixed number of rows; or several inputs are there,
+            and one is wider than a column.
+    """
+    for name, shape in inputs:
+        is_table = len(shape) == 2 and not (isinstance(shape[0], int) and shape[0] > 0)
+        if is_table and (len(inputs) == 1 or shape[1] in (1, None) or isinstance(shape[1], str)):
+            continue
+        raise ModelFormatError(
+            f"Expected an ONNX model of tables: one input (rows, columns), or an input (rows, 1) for each column, and "
+            f"any number of rows. Got '{name}' of shape [{', '.join(map(str, shape))}]. Export it anew with rows as a "
+            "free first dimension and its columns as the second, or correct a function that calls it: "
+            "smle.correct(lambda table: ..., spec)."
+        )
+
+
 def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
     """Return columns of a table (rows, 1) in the types in which a graph reads them.
 
@@ -115,7 +147,7 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
     """
     if column_names(table) is None:
         raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
-    require_columns(table, list(kinds))
+    require_columns(table, list(kinds), "what the model was trained on (more than the rules name)")
     labels = {str(label): label for label in table.columns}
     feed = {}
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""The mathematics, without torch: regions, proofs, the box of the paper, allowed answers, advice on rules.
+"""The mathematics, without torch: regions, proofs, the box of the paper, advice on rules.
 
 Other rooms import these names from here, and nothing from the rooms inside.
 """
@@ -10,9 +10,6 @@ from smle.guarantees.advice.diagnose import conflicts_explained, diagnose_arrays
 from smle.guarantees.advice.diagnosis import Diagnosis, Finding
 from smle.guarantees.advice.units import require_units
 from smle.guarantees.advice.wording import point_text, quoted
-from smle.guarantees.answers.literals import Node, branch_and_bound, choose_literals
-from smle.guarantees.answers.membership import active, broken, clause_holds
-from smle.guarantees.answers.nearest import common_units, nearest_outputs, to_scores
 from smle.guarantees.box import (
     PDCG_COSTS,
     REFIT_LOSSES,
@@ -22,6 +19,7 @@ from smle.guarantees.box import (
     Layout,
     Memory,
     Pdcg,
+    Projector,
     RobustRow,
     Samples,
     Search,
@@ -43,6 +41,7 @@ from smle.guarantees.proof.verdict import (
     Leaf,
     NotProved,
     Obligation,
+    UnitCut,
     Unknown,
     Verdict,
     Verdicts,
@@ -56,6 +55,9 @@ from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
 from smle.guarantees.regions.guard import domain_box, guard_rows
 from smle.guarantees.regions.search import find_cells
 from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
+from smle.nearest.literals import Node, branch_and_bound, choose_literals
+from smle.nearest.oracle import common_units, nearest_outputs, to_scores
+from smle.rules.membership import active, broken, clause_holds
 
 __all__ = [
     "COMPLEMENT",
@@ -86,12 +88,14 @@ __all__ = [
     "Obligation",
     "PairValues",
     "Pdcg",
+    "Projector",
     "Region",
     "RegionMaximum",
     "RobustRow",
     "RuleCost",
     "Samples",
     "Search",
+    "UnitCut",
     "Unknown",
     "Verdict",
     "Verdicts",

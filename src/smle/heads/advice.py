@@ -31,14 +31,16 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     """
     spec = Specification.of(specification)
     inputs, targets = None if X is None else encode_inputs(spec, X), None if y is None else _targets(spec, y)
-    found = diagnose_arrays(spec, inputs, targets)
-    if not spec.rules or any(finding.severe for finding in found.findings):
-        return found
+    refused: Exception | None = None
     try:
-        certify_head(spec)
-    except (ContradictionError, NotCertifiedError, RuleError) as error:
-        text = str(error)
-        kind = "contradiction" if isinstance(error, ContradictionError) else "not proved"
+        if spec.rules:
+            certify_head(spec)
+    except (ContradictionError, NotCertifiedError, RuleError) as reason:
+        refused = reason
+    found = diagnose_arrays(spec, inputs, targets, proved=refused is None)
+    if refused is not None and not any(finding.severe for finding in found.findings):
+        text = str(refused)
+        kind = "contradiction" if isinstance(refused, ContradictionError) else "not proved"
         refusal = Finding(kind, tuple(rule.name for rule in spec.rules if f"'{rule.name}'" in text), text)
         others = (finding for finding in found.findings if finding.kind != "one answer")
         cells = tuple(replace(cell, status="unknown") if cell.status == "fine" else cell for cell in found.cells)

@@ -1,8 +1,8 @@
 """Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
 
 Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x. Bounds of
-the caller's own (`own_bounds.py`) may cross: the clip then gives the upper one, here, in the deployed program and in
-the proof. Bounds by a network are proved over a relaxation (`smle.guarantees.proof.network_boxes`).
+the caller's own (`own_bounds.py`) may cross: the clip then gives the lower one, here, in the deployed program and in
+the proof. Bounds by a network are proved over a relaxation (`smle.guarantees.proof.cases`).
 """
 
 from __future__ import annotations

@@ -17,12 +17,23 @@ from smle.errors import RuleError
 from smle.guarantees import Cells, Domain, FrozenHeads, find_cells
 from smle.nn.backbones import Rescaled, require_width
 from smle.nn.bounds import AffineBox, Box, FixedBox, NetworkBox
-from smle.nn.head import FreeHead, centers_of, frozen, gate_of, is_large, read_features, stored_heads, ungated
+from smle.nn.head import (
+    FreeHead,
+    centers_of,
+    frozen,
+    gate_of,
+    is_large,
+    plain_numbers,
+    read_features,
+    stored_heads,
+    ungated,
+)
 from smle.nn.head_parameters import HeadParameters
-from smle.nn.operations import TABLE, affine_at
+from smle.nn.operations import TABLE, affine_at, clip
+from smle.nn.operator import ServedHead, box_digest, is_differentiated, serve
 from smle.nn.own_bounds import own_box
-from smle.nn.precision import Float32Only
-from smle.nn.quick import Quick, eager, quickly, refuse_tracing
+from smle.nn.precision import Float32Only, float32_by_default
+from smle.nn.quick import Quick, quickly
 from smle.nn.units import DataScale
 from smle.programs import Box as BoxProgram
 from smle.programs import frozen_heads_of
@@ -67,6 +78,9 @@ class BoxNetwork(Float32Only):
         NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 
+    _head: ServedHead
+
+    @float32_by_default()
     def __init__(
         self,
         backbone: nn.Module,
@@ -104,7 +118,7 @@ class BoxNetwork(Float32Only):
             passthrough = moves_with_inputs(spec)
         self.embedding = embedding
         self.pinned = False
-        self.training_clip: Callable[..., Tensor] = torch.clamp
+        self.training_clip: Callable[..., Tensor] = clip
         self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
         self._quick = Quick.of(self.backbone)
         self.box = self._make_box(bounds, embedding, frame)
@@ -133,11 +147,14 @@ class BoxNetwork(Float32Only):
         """Prepare, for features in float32 and float64, what training has in front of the bounds."""
         place = self.heads.raw_weight.device
         tensors = {name: torch.from_numpy(value).to(place) for name, value in self._of_rules.items()}
-        ops = needed(self._program.ops, ("x32", "cell"))
+        program = self._head.program
+        assert isinstance(program, BoxProgram)
+        ops = needed(program.ops, ("x32", "cell"))
         self._front: dict[torch.dtype, list[Step]] = {
             dtype: prepared(ops, tensors, TABLE, str(dtype).removeprefix("torch."))
             for dtype in (torch.float32, torch.float64)
         }
+        self.heads.constants(torch.float32)  # kept, so that none of them is made inside of a transform
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxNetwork:
         super()._apply(fn, recurse)
@@ -146,7 +163,7 @@ class BoxNetwork(Float32Only):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out prepared programs; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_program", "_front")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "_front")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -162,11 +179,13 @@ class BoxNetwork(Float32Only):
             ValueError: If shapes do not fit the rules.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        given = features = read_features(features, is_large=self._is_large)
-        z = None if backbone_inputs else self._quickly(given)
+        if self.training:
+            features = read_features(features, is_large=self._is_large)
+        numbers = plain_numbers(features)
+        z = None if backbone_inputs else self._quickly(numbers)
         if z is None:
-            features = given.clone()  # rules are about what was passed: a backbone may work in place on it
-            z = self._called(given, backbone_inputs)
+            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
+            z = self._called(numbers, backbone_inputs)
         z = require_width(z, self.embedding)
         if features.shape != (z.shape[0], self._columns):
             raise ValueError(
@@ -174,15 +193,14 @@ class BoxNetwork(Float32Only):
                 f"the rules. Got {tuple(features.shape)}."
             )
         if not self.training:
-            served: Tensor = self._serve(features, z) if eager(z) else self._served(features, z)
-            return served
+            return self._serve(features, z)
         if self.pinned:  # training goes on
             self.pinned = False
         return self._trained(features, z)
 
     def _trained(self, features: Tensor, z: Tensor) -> Tensor:
         device = "cpu" if z.is_cpu else z.device.type
-        if torch.is_autocast_enabled(device):
+        if not z.is_meta and torch.is_autocast_enabled(device):
             with torch.autocast(device_type=device, enabled=False):
                 return self._trained(features, z)
         z = z if z.dtype is torch.float32 else z.to(torch.float32)
@@ -199,22 +217,17 @@ class BoxNetwork(Float32Only):
         )
         return affine_at(seen.get("cell"), self.training_clip(z, lower, upper), x32, z, *self.heads(torch.float32))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _served(self, features: Tensor, z: Tensor) -> Tensor:
-        """Do what `_serve` does, apart from compilers."""
-        return self._serve(features, z)
-
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if they are asked for."""
-        refuse_tracing()
+        trained = None
+        if is_differentiated(z) or is_differentiated(features):
+            trained = self._trained(plain_numbers(features), z)
+            features, z = features.detach(), z.detach()
         embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
-        served = torch.from_numpy(self._program(features.numpy(force=True), embedding.numpy(force=True)))
-        if not z.is_cpu:
-            served = served.to(z.device)
-        if not torch.is_grad_enabled() or not (z.requires_grad or features.requires_grad):
-            return served
-        exact: Tensor = _Exact.apply(self._trained(features, z), served)  # type: ignore[no-untyped-call]
-        return exact
+        # A compiler follows the network through training; a recorded program is about the heads of its time.
+        is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        served: Tensor = serve(features, embedding, trained, self._head.live if is_compiled else self._head.key)
+        return served
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the embedding (batch, n) before it is clipped."""
@@ -245,7 +258,14 @@ class BoxNetwork(Float32Only):
         self._over, self._free = over, free
         arrays = self._of_rules | stored_heads(over, free)
         clip = "clamp" if "heads.fallback" in arrays else "where"
-        self._program = BoxProgram(box_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+        program = BoxProgram(box_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+        digest = box_digest(program.ops, arrays)
+        known: ServedHead | None = self.__dict__.get("_head")
+        if known is not None:
+            known.deploy(program, digest)
+            return
+        widths = self._columns, self.embedding, len(self.spec.targets)
+        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large)
 
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
@@ -292,7 +312,9 @@ class BoxNetwork(Float32Only):
         """The deployed program in NumPy: features (batch, d) and embeddings (batch, n) to outputs (batch, m)."""
         if self.training:
             self.freeze()
-        return self._program
+        program = self._head.program
+        assert isinstance(program, BoxProgram)
+        return program
 
     # --- state and files
 
@@ -320,6 +342,7 @@ class BoxNetwork(Float32Only):
         """Take over a state; what is deployed follows."""
         found = super().load_state_dict(*arguments, **options)
         self.freeze()
+        self.heads.constants(torch.float32)
         return found
 
     def _digest(self) -> bytes:
@@ -336,18 +359,6 @@ class BoxNetwork(Float32Only):
         from smle.corrected.network import save_network
 
         return save_network(self, folder, overwrite=overwrite)
-
-
-class _Exact(torch.autograd.Function):
-    """The values of one tensor with the gradients of another."""
-
-    @staticmethod
-    def forward(ctx: Any, gradients: Tensor, values: Tensor) -> Tensor:
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
 
 
 def moves_with_inputs(spec: Specification) -> bool:

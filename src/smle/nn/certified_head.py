@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
-from smle.nn.quick import refuse_tracing
-from smle.programs import Box, program_of
+from smle.nn.operator import ServedHead, head_digest, operator, serve
+from smle.programs import Box, Program, program_of
+from smle.tables import WHOLE_FLOAT64
 
 __all__ = ["CertifiedHead"]
 
@@ -19,26 +22,39 @@ class CertifiedHead(nn.Module):
 
     In front of a head of rules there are answers: those that the rules allow pass as they are, and so do their
     gradients; others are replaced, and have none. In front of a box there are embeddings, and no gradient passes.
-    There is nothing to train, and nothing to change: all numbers are those of the certificate.
+    There is nothing to train, and nothing to change: all numbers are those of the certificate, and hooks are refused.
 
-    Shapes: features (..., d) in float32 or float64, answers (..., m) or embeddings (..., n) in any float format,
-    outputs (..., m) in float32.
+    Shapes: features (..., d), answers (..., m) or embeddings (..., n) in any float format, outputs (..., m) in float32.
+
+    Attributes:
+        certificate: The proof.
+        counts: Answers (rows) so far: `rows`, those that were `moved`, and those `replaced` because they were NaN,
+            infinite or beyond 1e30.
     """
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__()
         self.certificate = certificate
+        self.counts = {"rows": 0, "moved": 0, "replaced": 0}
         self._set_up()
 
     def _set_up(self) -> None:
-        self.program = program_of(self.certificate)
+        program = program_of(self.certificate)
         stated = self.certificate.document["specification"]
-        width = self.program.units if isinstance(self.program, Box) else len(stated["outputs"])
-        self._widths = len(stated["inputs"]), width
+        outputs = len(stated["outputs"])
+        self._is_box = isinstance(program, Box)
+        width = program.units if isinstance(program, Box) else outputs
+        self.served = ServedHead(
+            program,
+            head_digest(self.certificate),
+            widths=(len(stated["inputs"]), width, outputs),
+            is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
+            counts=None if self._is_box else self.counts,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "program"}
+        return {name: value for name, value in self.__dict__.items() if name != "served"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle, once the checker accepts it."""
@@ -46,41 +62,40 @@ class CertifiedHead(nn.Module):
         self.certificate.check()
         self._set_up()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def forward(self, features: Tensor, answers: Tensor) -> Tensor:
-        """Do what `serve` does, apart from compilers."""
-        return self.serve(features, answers)
+    @property
+    def program(self) -> Program:
+        """What runs, in NumPy."""
+        return self.served.program
 
-    def serve(self, features: Tensor, answers: Tensor) -> Tensor:
+    def forward(self, features: Tensor, answers: Tensor) -> Tensor:
         """Return the outputs, on the device of the answers.
 
         Raises:
             ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-            TypeError: If features are no floats.
-            RuntimeError: If `torch.jit.trace` records it.
+            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        refuse_tracing()
-        self.require_shapes(features, answers)
+        if features.requires_grad:
+            features = features.detach()
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        X, t = features.numpy(force=True), given.numpy(force=True)
-        if answers.ndim == 2:
-            served = torch.from_numpy(self.program(X, t))
-        else:
-            columns, width = self._widths
-            served = torch.from_numpy(self.program(X.reshape(-1, columns), t.reshape(-1, width)))
-            served = served.reshape(*answers.shape[:-1], -1)
-        if not answers.is_cpu:
-            served = served.to(answers.device)
-        if given.requires_grad and not isinstance(self.program, Box):
-            return torch.where(served == given, given, served)
-        return served
+        if self._is_box:
+            outputs: Tensor = operator(features, given.detach(), None, self.served.key)
+            return outputs
+        return serve(features, given, None, self.served.key)
 
-    def require_shapes(self, features: Tensor, answers: Tensor) -> None:
-        """Raise ValueError unless there is one row of features, with the columns of the rules, for each answer."""
-        columns, width = self._widths
-        shape = answers.shape
-        if shape[-1:] != (width,) or features.shape != (*shape[:-1], columns):
-            raise ValueError(
-                f"Expected features of shape (..., {columns}) and answers of shape (..., {width}), in the order of "
-                f"the rules' inputs and outputs. Got {tuple(features.shape)} and {tuple(answers.shape)}."
-            )
+    def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
+        """Refuse: what a hook returned would be served in the place of what is proved."""
+        raise _hooked()
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
+        """Refuse: a hook could hand other features to the rules than those that were passed."""
+        raise _hooked()
+
+
+_ENDS = ("lower", "upper")
+
+
+def _hooked() -> TypeError:
+    return TypeError(
+        "Expected no hooks on a certified head: they could change what is proved. Register them on the network, where "
+        "what a hook returns is your own computation behind the head, or on its backbone."
+    )

@@ -17,8 +17,8 @@ from smle.tables import WHOLE_FLOAT64, require_exact
 from smle_check.program import Gate, Op, gated
 
 __all__ = [
-    "FreeHead", "centers_of", "frozen", "gate_of", "gate_program", "is_large", "read_features", "stored_heads",
-    "ungated",
+    "FreeHead", "centers_of", "frozen", "gate_of", "gate_program", "is_large", "plain_numbers", "read_features",
+    "stored_heads", "ungated",
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
@@ -40,22 +40,30 @@ def read_features(features: Tensor, *, is_large: bool) -> Tensor:
         TypeError: If features are no real numbers, or int64 in a compiled program over a larger domain.
         DataError: If a whole number would be rounded.
     """
-    if features.dtype in (torch.float32, torch.float64):
-        return features
-    if features.is_floating_point():
-        return features.to(torch.float32)
-    if features.is_complex():
-        raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
-    numbers = features.to(torch.float64)
-    if is_large and features.dtype.itemsize == 8:
+    numbers = plain_numbers(features)
+    if is_large and numbers is not features and features.dtype.itemsize == 8:
         if torch.compiler.is_compiling() or torch._C._is_tracing():
             raise TypeError(
                 f"Expected features in float64: the domain reaches beyond 2^53, and a compiled program cannot see "
                 f"which whole numbers would be rounded. Got {features.dtype}."
             )
-        names = [f"Column {i} of the features" for i in range(features.shape[-1])]
-        require_exact(features.cpu().numpy(), numbers.cpu().numpy(), names)
+        width = features.shape[-1]
+        given, read = (part.cpu().numpy().reshape(-1, width) for part in (features, numbers))
+        require_exact(given, read, [f"Column {i} of the features" for i in range(width)])
     return numbers
+
+
+def plain_numbers(features: Tensor) -> Tensor:
+    """Return features as floats: whole numbers in float64, which lacks some of those beyond 2^53.
+
+    Raises:
+        TypeError: If features are no real numbers.
+    """
+    if features.dtype in (torch.float32, torch.float64):
+        return features
+    if features.is_complex():
+        raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
+    return features.to(torch.float32 if features.is_floating_point() else torch.float64)
 
 
 def gate_of(spec: Specification, cells: Cells) -> tuple[Gate, dict[str, npt.NDArray[np.generic]]]:

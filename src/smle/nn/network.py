@@ -14,24 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
-from smle.errors import DataError
 from smle.heads import certify_head
 from smle.nn.backbones import Standardize
 from smle.nn.box_network import require_rules
 from smle.nn.certified_head import CertifiedHead
-from smle.nn.head import is_large, read_features
+from smle.nn.head import plain_numbers
 from smle.nn.quick import Quick, quickly
 from smle.nn.units import DataScale
-from smle.programs import WIDE
 from smle.rules import Specification
-from smle.tables import apply_domain_policy, column_names, encode_inputs, encode_numbers, require_exact
+from smle.tables import apply_domain_policy, encode_columns, encode_numbers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Answers", "SafeNetwork", "encoded_features", "evaluating", "predicted"]
 
-_is_compiling = torch.compiler.is_compiling
 _FEW_ROWS = 8  # from which no units are read
 
 
@@ -102,8 +99,8 @@ class SafeNetwork(nn.Module):
     Attributes:
         spec: The rules.
         certificate_: The proof. It is there from the start, and stays while the backbone is trained.
-        counts: Answers (rows) in eval mode so far: `rows`, those that were `moved`, and those `replaced` because they
-            were NaN, infinite or beyond 1e30.
+        counts: Answers (rows) that went through the head so far: `rows`, those that were `moved`, and those `replaced`
+            because they were NaN, infinite or beyond 1e30.
 
     Raises:
         RuleError: If there are no rules.
@@ -142,8 +139,6 @@ class SafeNetwork(nn.Module):
         self.spec = spec
         self.backbone = backbone if embedding is None else Answers(backbone, embedding, DataScale.of_rules(spec))
         self.is_fresh = embedding is not None  # units may still be taken from data
-        self.counts = {"rows": 0, "moved": 0, "replaced": 0}
-        self._is_large = is_large(spec)
         self._quick = Quick.of(self.backbone)
 
     def _certified(self, targets: npt.NDArray[np.float64] | None) -> Certificate:
@@ -157,10 +152,13 @@ class SafeNetwork(nn.Module):
         """The proof, for whatever the backbone answers."""
         return self.head.certificate
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How answers fared so far."""
+        return self.head.counts
+
     def set_units(self, features: Any, targets: Any = None) -> None:
         """Take units from data, before training: tables, arrays or tensors of features (..., d) and targets (..., m).
-
-        A certified model that is there is replaced with `overwrite=True`.
 
         Raises:
             DataError: If these are not the columns of the rules.
@@ -178,26 +176,26 @@ class SafeNetwork(nn.Module):
         Raises:
             TypeError: If features are no tensor of real numbers, or the backbone takes other arguments.
             ValueError: If shapes do not fit the rules.
+            DataError: If features are whole numbers that float64 cannot hold.
         """
-        features = self._read(features)
+        self._require_features(features)
+        numbers = plain_numbers(features)
         if self.is_fresh and self.training:
-            self._look(features)
-        answers = None if inputs else quickly(self._quick, self.backbone, features)
-        seen = features
+            self._look(numbers)
+        parts: dict[str, Any] = self._modules  # attributes are slow to look up
+        answers = None if inputs else quickly(self._quick, parts["backbone"], numbers)
         if answers is None:
-            seen = features.detach().clone()  # rules are about what was passed: a module may work in place on it
-            answers = self._called(features, inputs)
+            features = features.detach().clone()  # rules are about what was passed: a module may work in place on it
+            answers = self._called(numbers, inputs)
         answers, flat = self._columns(features, answers)
+        head: CertifiedHead = parts["head"]
         if self.training and answers.requires_grad:
-            self.head.require_shapes(features, answers)
+            head.served.require_shapes(features, answers)
             return answers[..., 0] if flat else answers
-        head: CertifiedHead = self._modules["head"]  # type: ignore[assignment]  # attributes are slow to look up
-        served: Tensor = head(seen, answers) if _is_compiling() else head.serve(seen, answers)
-        if not self.training:
-            self._count(answers.detach(), served.detach())
+        served = head.forward(features, answers)  # without hooks for all modules: nothing comes behind a head
         return served[..., 0] if flat else served
 
-    def _read(self, features: Tensor) -> Tensor:
+    def _require_features(self, features: object) -> None:
         columns = self.spec.columns
         if not isinstance(features, Tensor):
             raise TypeError(
@@ -210,11 +208,10 @@ class SafeNetwork(nn.Module):
                 f"argument. Got {tuple(features.shape)}. Pass further inputs of the backbone after them: "
                 "network(features, *inputs)."
             )
-        return read_features(features, is_large=self._is_large)
 
     def _look(self, features: Tensor) -> None:
         """Take the units of the inputs from the first batch; those of the outputs stay as the rules tell them."""
-        if torch.compiler.is_compiling() or not isinstance(self.backbone, Answers):
+        if torch.compiler.is_compiling() or features.is_meta or not isinstance(self.backbone, Answers):
             return
         self.is_fresh = False
         rows = features.detach().reshape(-1, features.shape[-1])
@@ -258,16 +255,6 @@ class SafeNetwork(nn.Module):
             if isinstance(self.backbone, Answers)
             else (self.backbone)
         )
-
-    def _count(self, answers: Tensor, served: Tensor) -> None:
-        if answers.dtype is torch.float32 and torch.equal(answers, served):  # nothing was moved
-            self.counts["rows"] += answers.numel() // answers.shape[-1]
-            return
-        own, final = (part.to(torch.float32).cpu().numpy().reshape(-1, part.shape[-1]) for part in (answers, served))
-        usable = (np.abs(own) <= WIDE).all(axis=1)
-        self.counts["rows"] += len(usable)
-        self.counts["moved"] += int(((own != final).any(axis=1) & usable).sum())
-        self.counts["replaced"] += int((~usable).sum())
 
     def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
         """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m).
@@ -331,31 +318,26 @@ def _explained(module: nn.Module, given: tuple[Any, ...], error: TypeError) -> T
 
 
 def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
-    """Return encoded inputs (..., d) of a table by the names of its columns, or of a tensor or array as it is.
+    """Return encoded inputs (..., d) of a table by the names of its columns, or of an array or tensor by their places.
 
     Raises:
-        DataError: If there are not the columns of the rules, or a whole number would be rounded.
+        DataError: If there are not the columns of the rules, values are missing or no numbers, or a whole number would
+            be rounded.
     """
-    if column_names(X) is not None:
-        return encode_inputs(spec, X)
-    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    array = array if isinstance(array, np.ndarray) else np.array(X, dtype=object)
-    numbers = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-    width = len(spec.columns)
-    if array.ndim < 2 or array.shape[-1] != width:
-        raise DataError(
-            f"Expected features of shape (rows, {width}), the columns {', '.join(spec.columns)}. Got {array.shape}."
-        )
-    if numbers is not array:
-        names = [f"Input '{name}'" for name in spec.columns]
-        require_exact(array.reshape(-1, width), numbers.reshape(-1, width), names)
-    return numbers
+    return encode_columns(spec, plain_tensor(X) if isinstance(X, Tensor) else X)
+
+
+def plain_tensor(X: Tensor) -> npt.NDArray[Any]:
+    """Return the numbers of a tensor, unchanged; formats that NumPy lacks in float32."""
+    if X.is_floating_point() and X.dtype is not torch.float64:
+        X = X.to(torch.float32)
+    return X.numpy(force=True)
 
 
 def _encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     """Return targets (n, m) of a table, or of a tensor or array (..., m)."""
     if isinstance(y, Tensor):
-        y = y.detach().cpu().numpy()
+        y = plain_tensor(y)
     if isinstance(y, np.ndarray) and y.ndim > 2:
         y = y.reshape(-1, y.shape[-1])
     return encode_numbers(spec, y)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from smle_check.program import Gate, Op, Table
 
-__all__ = ["TABLE", "affine_at"]
+__all__ = ["TABLE", "affine_at", "clip"]
 
 Made = Callable[..., Tensor]
 
@@ -39,7 +39,8 @@ def _active(
     negative = torch.tensor([row.negative for row in gate.comparisons], dtype=torch.bool, device=place)
     strict = torch.tensor([row.strict for row in gate.comparisons], dtype=torch.bool, device=place)
     rows = range(len(gate.comparisons) + gate.oblique)
-    members = torch.tensor([[float(row in own) for own in gate.members] for row in rows], device=place)
+    inside = [[float(row in own) for own in gate.members] for row in rows]
+    members = torch.tensor(inside, dtype=torch.float32, device=place)
 
     def active(x: Tensor, wide: Tensor | None = None) -> Tensor:
         fails = []
@@ -57,7 +58,7 @@ def _active(
 
 def _cell(op: Op, bits: None, signatures: Tensor) -> Made:
     known = signatures.float()
-    ones, strictest = known.sum(dim=1), int(known.sum(dim=1).argmax())
+    ones, strictest = known.sum(dim=1), known.sum(dim=1).argmax()
 
     def cell(bits: Tensor) -> Tensor:
         bits = bits.float()
@@ -69,6 +70,11 @@ def _cell(op: Op, bits: None, signatures: Tensor) -> Made:
 
 
 TABLE: Table = {"clamp": _clamp, "single": _cast, "wide": _cast, "active": _active, "cell": _cell}
+
+
+def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return max(l, min(u, z)): l where l > u, as in the paper and as deployed; `torch.clamp` would give u."""
+    return torch.maximum(torch.minimum(z, upper), lower)
 
 
 def affine_at(

@@ -14,39 +14,20 @@ from torch.nn.modules import module as torch_module
 
 from smle.nn.backbones import Rescale, Rescaled, Standardize
 
-__all__ = ["Quick", "eager", "quickly", "refuse_tracing"]
+__all__ = ["Quick", "quickly"]
 
+_is_compiling = torch.compiler.is_compiling
 _linear, _relu = nn.functional.linear, torch.relu
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = [getattr(torch_module, f"_global{name}") for name in _HOOKS]
 
 
-_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
-
-
-def eager(tensor: Tensor) -> bool:
-    """Return whether Python runs each call: on a CPU, outside compilers and exporters."""
-    return tensor.is_cpu and not _is_compiling() and not _is_tracing()
-
-
 def quickly(quick: Quick | None, backbone: nn.Module | None, x: Tensor) -> Any:
     """Return what a backbone makes of x, cast to the format of its first layer; None: the backbone has to run."""
-    if quick is None or quick.backbone is not backbone or not eager(x):
+    if quick is None or quick.backbone is not backbone or not x.is_cpu or _is_compiling():
         return None
     kind = quick.kind
     return quick(x if kind is None or x.dtype is kind else x.to(kind))
-
-
-def refuse_tracing() -> None:
-    """Raise RuntimeError inside of `torch.jit.trace`.
-
-    Heads run in NumPy. It would record what they answer to the example as constants, and answer every input with them.
-    """
-    if _is_tracing():
-        raise RuntimeError(
-            "torch.jit.trace cannot record a certified head: it would keep the answers to the example for all inputs. "
-            "Export the network with to_onnx, or save it."
-        )
 
 
 class Quick:

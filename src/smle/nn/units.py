@@ -36,7 +36,7 @@ class DataScale:
         An output between limits a and b has its origin in the middle and a quarter of the width as its unit; one
         with limits of one size alone has 0 and this size. Labels and scores of choices are in units of their own.
         """
-        low, high = (np.array([float(end) for end in ends]) for ends in (spec.lower, spec.upper))
+        low, high = spec.ends()
         wide = np.where(high > low, high - low, 1.0)
         m = len(spec.targets)
         shift, scale = np.zeros(m), np.ones(m)

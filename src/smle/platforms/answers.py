@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smle.export.stored import StoredModel
 from smle.rules import Categorical, Choice, Label, NumericInput, Specification
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def read_columns(model: Any) -> dict[str, str]:
     spec: Specification = model.specification_
     found = {item.name: _kind(item) for item in spec.inputs}
     inside = model.deployed_.front
-    for name in inside.columns or () if isinstance(inside, StoredModel) else ():
+    for name in inside.columns or ():
         found.setdefault(name, "text" if name in inside.texts else "number")
     return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smle import __version__
+from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
 from smle.rules import Categorical
@@ -19,7 +20,7 @@ from smle.rules import Categorical
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["input_example", "load_model", "log_model", "save_model", "signature"]
+__all__ = ["input_example", "load_model", "log_model", "requirement", "save_model", "signature"]
 
 _DATA = "model"  # the folder inside of a logged model
 
@@ -56,9 +57,15 @@ def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, An
     if isinstance(model, str | PathLike):
         model = certified(place_of(model))
     model.save(place)
-    made = {"signature": signature(model), "pip_requirements": [f"smle[estimators,torch]=={__version__}"]}
+    made = {"signature": signature(model), "pip_requirements": [requirement(model)]}
     options = {"input_example": input_example(model), **made, **options}
     return {"loader_module": __name__, "data_path": str(place), **options}
+
+
+def requirement(model: Any) -> str:
+    """Return what MLflow installs to serve a model: ONNX where an estimator is stored so, never torch."""
+    extra = "[onnx]" if isinstance(model.deployed_.front, StoredModel) else ""
+    return f"smle{extra}=={__version__}"
 
 
 def signature(model: Any) -> Any:

@@ -14,6 +14,7 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
 from smle.guarantees import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.programs.quick_box import QuickBox
+from smle.tables.further import FurtherColumns
 from smle_check.program import Gate, Op, Step, Table, box, needed, prepared, run
 from smle_check.reading import BACKBONE
 
@@ -84,7 +85,7 @@ class Box:
         quick = self._quick.get(features.dtype)
         if quick is None:
             quick = self._quick[features.dtype] = QuickBox(self.ops, self.tensors, TABLE, _format(features))
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             return quick(features, np.asarray(embedding, dtype=_FLOAT32))
 
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class Box:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
             steps = self._steps[key] = prepared(ops, self.tensors, TABLE, _format(features))
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             run(steps, env)
         return env
 
@@ -198,8 +199,8 @@ def _clip(op: Op, z: None, lower: Array | None, upper: Array | None) -> Made:
     low, high = (np.fmax, np.fmin) if op.fixed == "where" else (np.maximum, np.minimum)  # the latter keep NaN
 
     def clip(z: Array, lower: Any = lower, upper: Any = upper) -> Array:
-        inside: Array = low(z, lower)
-        high(inside, upper, out=inside)
+        inside: Array = high(z, upper)
+        low(inside, lower, out=inside)
         return inside
 
     return clip
@@ -271,14 +272,14 @@ class Perceptron:
     Attributes:
         tensors: The weights `backbone.*` as they are stored. Nothing can be written into them.
         widths: Of the inputs, the hidden layers and the answer.
+        further: Columns of the table that it reads behind the inputs of the rules; None: none.
     """
 
     kind = "network"
     onnx = None
-    columns = None
-    texts = ()
 
-    def __init__(self, tensors: Mapping[str, smle_check.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, smle_check.Tensor], further: FurtherColumns | None = None) -> None:
+        self.further = further if further is not None and further.width else None
         self.tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(BACKBONE)}
         own = {name.removeprefix(BACKBONE): value for name, value in arrays_of(self.tensors).items()}
         count = (len(own) - 2) // 2
@@ -297,7 +298,22 @@ class Perceptron:
         *self._hidden, self._last = [(weight.T, bias) for weight, bias in layers]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Perceptron, (self.tensors,)
+        return Perceptron, (self.tensors, self.further)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """What it reads by name beside the inputs of the rules; None: nothing."""
+        return None if self.further is None else self.further.names
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it reads as text beside the inputs of the rules."""
+        return () if self.further is None else tuple(self.further.texts)
+
+    @property
+    def inputs(self) -> int:
+        """How many of its inputs are the inputs of the rules."""
+        return self.widths[0] - (0 if self.further is None else self.further.width)
 
     @property
     def layers(self) -> list[tuple[Array, Array]]:
@@ -310,8 +326,12 @@ class Perceptron:
         return self._shift, self._scale
 
     def answers(self, table: Any, encoded: Array) -> Array:
-        """Return what it makes of encoded rows, (rows, n) in float32; it reads nothing else of a table."""
-        return self(encoded)
+        """Return what it makes of encoded rows and further columns of their table, (rows, n) in float32."""
+        return self(self.features(table, encoded))
+
+    def features(self, table: Any, encoded: Array) -> Array:
+        """Return what it reads: the inputs of the rules (rows, d), and further columns of their table behind them."""
+        return encoded if self.further is None else np.hstack([encoded, self.further.read(table)])
 
     def __call__(self, features: Array) -> Array:
         """Return the embedding, or the answers, (batch, n) in float32."""

@@ -6,21 +6,21 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate
+from smle.nearest import Clauses, Proposals
 from smle.programs.checks import Check, CheckedColumns, CheckedRows
 from smle.programs.clip_list import MANY_LIMITS, ClipList
-from smle.programs.proposals import Proposals
-from smle.rules import ClauseArrays
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of
 from smle_check.program import Op, Stage, gate_of, gated
@@ -35,11 +35,15 @@ _FEW_ROWS = 8  # answered one by one
 
 @dataclass
 class Served:
-    """How many rows were served by what: the answer itself, a proposal, the stored safe answer."""
+    """How many rows were served by what: the answer itself, a proposal, the stored safe answer.
+
+    `cut`: how many of the proposals come from a search that was cut short, so that there may be nearer ones.
+    """
 
     kept: int = 0
     repaired: int = 0
     safe: int = 0
+    cut: int = 0
 
 
 class Candidates(ClipList):
@@ -63,7 +67,7 @@ class Candidates(ClipList):
         self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
         self._place = {region: i for i, region in enumerate(regions)}
         labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
-        self._clauses = ClauseArrays.of(spec, labels)
+        self._clauses = Clauses.of(spec, labels)
         switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
         for i, rule in enumerate(spec.rules):
             switches[[self._place[region] for region in rule.regions], i] = 1
@@ -75,6 +79,8 @@ class Candidates(ClipList):
         ]
         self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
         self._one_at_a_time = Lock()  # proposals remember what they prepare
+        self._proposals: Proposals | None = None
+        _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
@@ -89,7 +95,11 @@ class Candidates(ClipList):
         return self._served(X, answers)[0]
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
+        """Return the answers, and by what each row was served.
+
+        0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: one near, where the search for
+        the nearest was cut short.
+        """
         y, rows, served = self._served(X, answers)
         by = np.zeros(len(y), dtype=np.int8)
         by[rows] = served
@@ -100,25 +110,27 @@ class Candidates(ClipList):
         y, bad, bits = self._run(X, answers)
         rows, by = np.asarray(bad, dtype=np.intp), None
         if len(bad):
-            with self._one_at_a_time:
+            with self._one_at_a_time, np.errstate(all="ignore"):
                 asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
                 y[rows], by = self._repaired(*asked)
-            safe = 0 if by is None else int((by == 2).sum())
+            safe, cut = (0, 0) if by is None else (int((by == way).sum()) for way in (2, 3))
             self.served.repaired += len(rows) - safe
             self.served.safe += safe
+            self.served.cut += cut
         self.served.kept += len(y) - len(rows)
         return y, rows, 1 if by is None else by
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
-        """Return what serves rows that do not pass: proposals (1) or safe answers (2); None: proposals all."""
+        """Return what serves rows that do not pass, and by what (see `explained`); None: by nearest answers all."""
         x = self._inside(X) if self.proposals.reads_inputs else X
         first, found = self.proposals.first(self._active(bits), x, self._given(answers))
         y, bad, _ = self._run(X, first.astype(np.float32))
-        if not len(bad):
+        short = [own.cut for own in found if own.cut is not None and own.cut.any()]
+        if not len(bad) and not short:
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
         next(proposals)
-        by = np.ones(len(y), dtype=np.int8)
+        by = np.where(np.any(short, axis=0), 3, 1).astype(np.int8) if short else np.ones(len(y), dtype=np.int8)
         left = np.arange(len(y))
         while len(bad):
             open_ = np.zeros(len(left), dtype=bool)
@@ -146,8 +158,7 @@ class Candidates(ClipList):
     def _given(self, answers: Array) -> Array:
         """Return answers as float32 numbers in float64."""
         if answers.dtype != np.float32:
-            with np.errstate(over="ignore", invalid="ignore"):
-                answers = answers.astype(np.float32)
+            answers = answers.astype(np.float32)
         return answers.astype(np.float64)
 
     @property
@@ -155,38 +166,46 @@ class Candidates(ClipList):
         """The tensors of the head, by name."""
         return self._tensors
 
-    @cached_property
+    @property
     def proposals(self) -> Proposals:
         """What finds answers that obey; made when the first is asked for."""
-        clauses, aims = self._deployed()
-        return Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+        if self._proposals is None:
+            clauses, aims = self._deployed()
+            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+        return self._proposals
 
-    def _deployed(self) -> tuple[ClauseArrays, Array]:
+    def start_anew(self) -> None:
+        """Forget what a thread of the parent process held, or was about to prepare, when this process was forked."""
+        if self._one_at_a_time.locked():
+            self._proposals, self._one_at_a_time = None, Lock()
+
+    def _deployed(self) -> tuple[Clauses, Array]:
         """Return the clauses for proposals to aim at, and what the head compares their literals with.
 
         A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
         it obeys.
         """
         spec, clauses = self.specification, self._clauses
-        g, s, aims = clauses.g.copy(), clauses.s.copy(), clauses.h.copy()
+        outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
         row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
         clipped: dict[int, float] = {}
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
-            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), s.shape[1])))
+            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
             for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
                 k = row[limit.rule, limit.clause]
                 if limit.slope:
-                    g[k, limit.output], s[k] = -limit.side, limit.side * slope.astype(np.float64)
+                    outputs[k] = {limit.output: float(-limit.side)}
+                    inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
                 # A clause has a clip in each region of its rule: the tightest.
-                clipped[k] = min(clipped.get(k, np.inf), float(g[k, limit.output]) * offset)
+                clipped[k] = min(clipped.get(k, np.inf), outputs[k][limit.output] * offset)
         checked = np.ones(len(aims), dtype=bool)
         checked[list(clipped)] = False
         aims[checked] = self._check.thresholds[[k for _, own in self._check.clauses for k in own]]
         aims[list(clipped)] = list(clipped.values())
-        return replace(clauses, g=g, s=s), aims
+        return replace(clauses, outputs=outputs, inputs=inputs), aims
 
     # --- the program
 
@@ -237,3 +256,15 @@ class Candidates(ClipList):
                 inside = bits[rows, self._place[tree[0]]]
                 stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
         return result
+
+
+_ALIVE: WeakSet[Candidates] = WeakSet()
+
+
+def _start_anew() -> None:
+    for program in list(_ALIVE):
+        program.start_anew()
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of the threads that would give locks back
+    os.register_at_fork(after_in_child=_start_anew)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from smle.programs.source import Columns, Rows, _Printer
+from smle.programs.source import Columns, Rows, _Printer, joined
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of
 from smle_check.program import Op
@@ -26,6 +27,7 @@ __all__ = ["Check", "CheckedColumns", "CheckedRows"]
 Array = npt.NDArray[Any]
 _MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
 _FEW_CLAUSES = 12
+_MOST_DENSE, _SPARSE = 100_000, 0.05  # numbers of literals, and the share that is not 0, if they are stored sparsely
 
 
 class Check:
@@ -38,11 +40,15 @@ class Check:
         self.regions, self.where, self.moving = len(regions), where, checked.moving
         self.clauses = [(clause.rule, clause.literals) for clause in checked.clauses]
         self.excluded = [
-            (rule, np.array(spec.rules[rule].exclusions, dtype=np.intp).reshape(-1, 2)) for rule in checked.excluding
+            (rule, np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2))
+            for rule in checked.excluding
         ]
         names = ("outputs", "sizes", "inputs", "thresholds")
         self.outputs, self.sizes, self.inputs, self.thresholds = (tensors[f"check.{name}"] for name in names)
         self.is_sized = bool(self.sizes.any())
+        self.matrix: Any = np.hstack([self.outputs, self.sizes]) if self.is_sized else self.outputs
+        if self.matrix.size > _MOST_DENSE and np.count_nonzero(self.matrix) < _SPARSE * self.matrix.size:
+            self.matrix = sparse.csr_matrix(self.matrix)
 
     @property
     def is_short(self) -> bool:
@@ -71,7 +77,14 @@ class _Checked(_Printer):
         places, (either, no) = self.check.where[rule], self.words
         if self.always.intersection(places):
             return []
-        return [f"{no}({f' {either} '.join(f'b{i}' for i in places)})"]
+        return [f"{no}({joined([f'b{i}' for i in places], f' {either} ')})"]
+
+    def together(self, own: Sequence[tuple[int, Any]]) -> dict[tuple[str, ...], list[Any]]:
+        """Return what belongs to rules, by what says that they are off."""
+        found: dict[tuple[str, ...], list[Any]] = {}
+        for rule, one in own:
+            found.setdefault(tuple(self.off(rule)), []).append(one)
+        return found
 
 
 class CheckedRows(_Checked, Rows):
@@ -140,15 +153,15 @@ class CheckedColumns(_Checked, Columns):
             "out = y.T.copy()",
         ]
         asked = self.clauses() if check.clauses else []
-        for number, (rule, pairs) in enumerate(check.excluded):
-            matrix = np.zeros((check.outputs.shape[1],) * 2, dtype=np.float32)
-            matrix[pairs[:, 0], pairs[:, 1]] = 1.0  # sums are whole numbers below 2^24
-            self.names[f"pairs{number}"] = matrix
+        if check.excluded:
             self.lines.append("on = (y >= 0.0).astype(float32)")
+        for number, (off, own) in enumerate(self.together(check.excluded).items()):
+            pairs = np.concatenate(own)
+            self.names[f"pairs{number}"] = _matrix(pairs, check.outputs.shape[1])
             self.lines.append(f"e{number} = ((pairs{number} @ on) * on).any(axis=0)")
-            asked.append(" | ".join([f"~e{number}", *self.off(rule)]))
+            asked.append(" | ".join([f"~e{number}", *off]))
         self.lines += [
-            f"ok = {' & '.join(f'({text})' for text in asked)}",
+            f"ok = {joined([f'({text})' for text in asked], ' & ')}",
             "bad = (~ok).nonzero()[0]",
             "if not len(bad): return out, bad, None",
             f"bits = ones((len(bad), {check.regions}), dtype=bool)",
@@ -159,10 +172,10 @@ class CheckedColumns(_Checked, Columns):
     def clauses(self) -> list[str]:
         """Print the literals; return the texts of the clauses."""
         check = self.check
-        self.names |= {"G": check.outputs, "H": check.thresholds[:, None], "array": np.array}
+        self.names |= {"G": check.matrix, "H": check.thresholds[:, None], "array": np.array}
         self.lines.append("w = y.astype(float64)")
         if check.is_sized:
-            self.names |= {"G": np.hstack([check.outputs, check.sizes]), "joined": np.concatenate}
+            self.names["joined"] = np.concatenate
             self.lines.append("w = joined((w, abs(w)))")
         self.lines.append("sums = G @ w")
         if check.moving:
@@ -179,9 +192,18 @@ class CheckedColumns(_Checked, Columns):
             "either": np.logical_or.reduceat,
         }
         self.lines.append("met = either(holds[listed], starts, axis=0)")
-        rules = sorted({rule for rule, _ in check.clauses})
-        for rule in rules:
-            rows = [c for c, (own, _) in enumerate(check.clauses) if own == rule]
-            self.names[f"rows{rule}"] = np.array(rows)
-            self.lines.append(f"m{rule} = met[rows{rule}].all(axis=0)")
-        return [" | ".join([f"m{rule}", *self.off(rule)]) for rule in rules]
+        asked = []
+        groups = self.together([(rule, c) for c, (rule, _) in enumerate(check.clauses)])
+        for number, (off, rows) in enumerate(groups.items()):
+            self.names[f"rows{number}"] = np.array(rows)
+            own = "met" if len(groups) == 1 else f"met[rows{number}]"
+            self.lines.append(f"m{number} = {own}.all(axis=0)")
+            asked.append(" | ".join([f"m{number}", *off]))
+        return asked
+
+
+def _matrix(pairs: Array, m: int) -> Any:
+    """Return which labels exclude which (m, m): what it adds up are whole numbers below 2^24."""
+    matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.float32), (pairs[:, 0], pairs[:, 1])), (m, m))
+    matrix.data[:] = 1.0  # a pair that is stated twice
+    return matrix if m * m > _MOST_DENSE and len(pairs) < _SPARSE * m * m else matrix.toarray()

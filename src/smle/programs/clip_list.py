@@ -73,14 +73,14 @@ class ClipList:
                 f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
                 f"Got {X.shape} and {answers.shape}."
             )
-        if answers.dtype is not _FLOAT32:
-            with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):  # whatever the caller asks for: overflow and underflow are part of the program
+            if answers.dtype is not _FLOAT32:
                 answers = np.asarray(answers, dtype=np.float32)
-        few = 0 < rows <= self._few
-        function = (self._of_rows if few else self._of_columns).get(X.dtype)
-        if function is None:
-            X, function = self._first(X, few)
-        return function(X, answers)
+            few = 0 < rows <= self._few
+            function = (self._of_rows if few else self._of_columns).get(X.dtype)
+            if function is None:
+                X, function = self._first(X, few)
+            return function(X, answers)
 
     def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
         """Return inputs in a format of this machine, and the program for that format."""

@@ -60,7 +60,8 @@ class Pairs:
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
         self.tensors = tensors = {name.replace(f"_{fmt}", "_F"): value for name, value in tensors.items()}
-        self.columns = np.array(columns_read(ops, tensors), dtype=np.intp)
+        # Where no limit reads an input, the first one stands for all.
+        self.columns = np.array(columns_read(ops, tensors) or [0], dtype=np.intp)
         self.all_columns = np.array_equal(self.columns, np.arange(len(tensors["domain.lower_F"])))
         self.lower, self.upper = (tensors[f"domain.{side}_F"][self.columns] for side in ("lower", "upper"))
         self.default = tensors["clips.default"].astype(_FLOAT64)

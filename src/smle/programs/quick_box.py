@@ -136,8 +136,8 @@ class QuickBox:
                 x = x.dot(weight)
                 np.maximum(x, 0, out=x)
             lower, upper = x.dot(lower), x.dot(upper)
-        inside: Array = self._low(z, lower)
-        self._high(inside, upper, out=inside)
+        inside: Array = self._high(z, upper)
+        self._low(inside, lower, out=inside)
         return inside
 
     def _answer_of(self, head: int, z: Array, x: Any) -> Any:

@@ -20,10 +20,10 @@ __all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternative
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-WAYS = ("kept", "moved", "replaced", "safe")
+WAYS = ("kept", "moved", "near", "replaced", "safe")
 """How a row is served: by the model's own answer, nothing of which was changed, decisions and scores included; by the
-nearest allowed one; with a default in the place of an answer that is NaN, infinite or beyond 1e30; by the stored safe
-answer."""
+nearest allowed one; by one near, where the search for the nearest was cut short; with a default in the place of an
+answer that is NaN, infinite or beyond 1e30; by the stored safe answer."""
 WIDE = float(sums.WIDE)
 """Answers beyond are replaced."""
 MUCH = 0.001
@@ -72,7 +72,7 @@ class Corrections:
 
     @classmethod
     def of(cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array) -> Corrections:
-        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): 2 where the safe answer served."""
+        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `served_by`."""
         X = _clamped(spec, X)
         usable = _usable(answers)
         ways = np.bincount(ways_of(spec, answers, served, by), minlength=len(WAYS))
@@ -169,7 +169,7 @@ class Corrections:
 
 
 def served_by(program: Program, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Return what a head serves, (n, m), and by what: 0 the answer itself, 1 a proposal, 2 the safe answer (n,)."""
+    """Return what a head serves, (n, m), and by what (n,): see `Candidates.explained`."""
     if isinstance(program, Candidates | GridProgram):
         return program.explained(X, answers)
     return program(X, answers), np.zeros(len(answers), dtype=np.int8)
@@ -179,8 +179,9 @@ def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> np
     """Return how each row was served, as places in `WAYS`: (n,)."""
     ways = np.zeros(len(answers), dtype=np.int8)
     ways[_changed(spec, answers, served).any(axis=1)] = 1
-    ways[~_usable(answers)] = 2
-    ways[by == 2] = 3
+    ways[by == 3] = 2
+    ways[~_usable(answers)] = 3
+    ways[by == 2] = 4
     return ways
 
 
@@ -237,8 +238,7 @@ def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
 
 
 def _clamped(spec: Specification, X: Array) -> Array:
-    lower, upper = (np.array([float(v) for v in side], dtype=X.dtype) for side in (spec.lower, spec.upper))
-    return np.clip(X, lower, upper)
+    return np.clip(X, *spec.ends(X.dtype))
 
 
 def _summed(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

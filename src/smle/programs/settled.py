@@ -46,8 +46,6 @@ class SettledBy:
         self._ungated = [any(region not in place for region in rule["regions"]) for rule in stated]
         self._options = _forbidding(spec)
         self._labels = _LabelClauses(spec)
-        lower, upper = (np.array([float(v) for v in side]) for side in (spec.lower, spec.upper))
-        self._domain = lower, upper
 
     def __call__(self, X: Array) -> Settled:
         """Return what is settled at encoded inputs, clamped to the domain."""
@@ -55,7 +53,7 @@ class SettledBy:
         found = Settled(np.zeros((n, m), dtype=bool), np.zeros((n, m), dtype=bool))
         if not n or not (self._options or self._labels.any_single):
             return found
-        lower, upper = (end.astype(X.dtype) for end in self._domain)
+        lower, upper = self._spec.ends(X.dtype)
         X = np.fmin(np.fmax(X, lower), upper)  # NaN counts as the lower end, as in the program
         rules = self._rules_on(X)
         zero = np.zeros((_ROWS, m))

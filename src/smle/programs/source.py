@@ -15,10 +15,11 @@ import numpy.typing as npt
 from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "rows_function"]
+__all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "joined", "rows_function"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
+_LONG = 500  # operands of one expression
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
@@ -30,6 +31,13 @@ def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> 
 def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
     """Return the program for many rows: (features, answer) -> answers, by columns."""
     return Columns(ops, tensors, fmt).function()
+
+
+def joined(texts: Sequence[str], word: str) -> str:
+    """Return the text of one truth value of many, or of a long sum: Python reads no deep nesting."""
+    while len(texts) > _LONG:
+        texts = [f"({word.join(texts[i : i + _LONG])})" for i in range(0, len(texts), _LONG)]
+    return word.join(texts)
 
 
 def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
@@ -51,7 +59,7 @@ class _Printer:
     may flush small numbers to zero. There is no NaN behind `clamp` and `within`, so `<` is the opposite of `>=`.
     """
 
-    joined = ""  # how truth values are joined
+    word = ""  # that joins truth values
     start, body, end = "", "", ""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
@@ -85,7 +93,7 @@ class _Printer:
     def total(self, factors: Sequence[float], offset: float | None = None) -> str:
         """Return the text of a sum."""
         terms = [f"{self.number(v)} * x{k}" for k, v in enumerate(factors) if v]
-        return " + ".join(terms + ([] if offset is None and terms else [self.number(offset or 0.0)]))
+        return joined(terms + ([] if offset is None and terms else [self.number(offset or 0.0)]), " + ")
 
     def wide(self, op: Op) -> None:
         """Numbers are wide already."""
@@ -101,7 +109,7 @@ class _Printer:
             holds.append(f"h{len(holds)}")
         for region, rows in enumerate(gate.members):
             if rows:
-                self.lines.append(f"b{region} = {self.joined.join(holds[row] for row in rows)}")
+                self.lines.append(f"b{region} = {joined([holds[row] for row in rows], self.word)}")
             else:
                 self.always.add(region)
 
@@ -132,7 +140,7 @@ class _Printer:
 class Rows(_Printer):
     """Row by row, in Python's floats. A sum is computed where its limit is active."""
 
-    joined = " and "
+    word = " and "
     start = "    served = []\n    for x, q in zip(features.tolist(), answer.tolist()):"
     body = " " * 8
 
@@ -170,7 +178,7 @@ class Rows(_Printer):
 class Columns(_Printer):
     """Column by column, in NumPy. Constants are arrays, which it reads faster than numbers."""
 
-    joined = " & "
+    word = " & "
     body = " " * 4
 
     def number(self, value: float) -> str:

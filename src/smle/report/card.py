@@ -22,7 +22,9 @@ from smle.errors import CertificateError
 from smle.report.judge import NO_RULES, REJECTED, Judgement
 from smle.report.recorded import mapping_of, text_of
 from smle.report.tables import Table, named
+from smle.rules import ABOUT, Specification
 from smle.storage import ModelRecord, model_files
+from smle_check.names import visible
 
 __all__ = ["annex_view", "card_view", "files_view"]
 
@@ -184,13 +186,17 @@ def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def annex_view(contents: Collection[tuple[str, str]], *, proved: bool) -> list[dict[str, Any]]:
+def annex_view(
+    contents: Collection[tuple[str, str]], *, proved: bool, spec: Specification | None = None
+) -> dict[str, Any]:
     """Return one row per point of the annex: what it asks for, what the page has of it, what has to be added.
 
     Args:
         contents: Anchors and titles of the page's sections.
         proved: Whether the certificate was accepted. Otherwise nothing is claimed at all.
+        spec: The rules, which may say where they come from and who answers for them.
     """
+    said = None if spec is None or not proved else _who_says_so(spec)
     titles = dict(contents)
     points = json.loads((resources.files("smle.report") / "assets" / "annex.json").read_text(encoding="utf-8"))
     rows = []
@@ -198,4 +204,16 @@ def annex_view(contents: Collection[tuple[str, str]], *, proved: bool) -> list[d
         sections = [(anchor, titles[anchor]) for anchor in point["sections"] if anchor in titles and proved]
         answer = {"state": "partly"} if sections else {"state": "open", "here": "", "missing": "everything"}
         rows.append({**point, **answer, "sections": sections})
-    return rows
+        if said is not None and sections and point["number"] == "2 (b)":
+            rows[-1]["here"] += "; what each rule is for, where it comes from, who answers for it (below)"
+    return {"annex": rows, "annex_rules": said}
+
+
+def _who_says_so(spec: Specification) -> Table | None:
+    """Return what the rules file says about itself and its rules; None: nothing."""
+    stated = [("all rules", spec.about), *((visible(rule.name), rule.about) for rule in spec.rules)]
+    rows = [(name, *(visible(dict(about).get(what, "")) for what in ABOUT)) for name, about in stated if dict(about)]
+    if not rows:
+        return None
+    columns = [("Rule", ""), *((what.capitalize(), "long" if what == "description" else "") for what in ABOUT)]
+    return Table(columns, rows, label="Who says so", rows_are="rules")

@@ -17,12 +17,11 @@ from markupsafe import Markup
 from smle.guarantees import Diagnosis, RuleCost, score_text
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
-from smle.report.sentences import rule_view
+from smle.report.sentences import about_view, rule_view
 from smle.report.tables import Table
 from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
-from smle.tables import column_names, encode_inputs
-from smle.tables.frames import missing_in
+from smle.tables import Reader
 from smle_check.names import visible
 
 __all__ = ["write_rules_page"]
@@ -69,6 +68,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         "untested": [item.text for item in found.untested],
         "subtitle": f"{count_text(len(spec.rules), 'rule')}, {count_text(len(spec.inputs), 'input')}, "
         f"{count_text(len(spec.outputs), 'output')}",
+        "about": about_view(spec.about),
         "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
         "rules_left_out": max(0, len(spec.rules) - _RULES),
         "constants": [(visible(key), exact_text(value)) for key, value in spec.constants],
@@ -248,12 +248,11 @@ def _inputs(spec: Specification, table: Any) -> Table:
     if table is None:
         return Table([("Input", ""), ("Stated", "long")], domain_text(spec))
     rows = []
-    encoded, known = encode_inputs(spec, table), column_names(table)
-    for position, ((item, place), stated) in enumerate(zip(spec.input_slices, domain_text(spec), strict=True)):
-        raw = table[item.name] if known is not None else np.asarray(table)[:, position]
-        gone = int(missing_in(raw).sum())
-        missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(encoded), 1))})"
-        rows.append((*stated, *_seen(item, encoded[:, place]), missing))
+    read = Reader(spec).read(table)
+    for (item, place), stated in zip(spec.input_slices, domain_text(spec), strict=True):
+        gone = int(read.missing[item.name].sum()) if item.name in read.missing else 0
+        missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(read), 1))})"
+        rows.append((*stated, *_seen(item, read.encoded[:, place]), missing))
     columns = [("Input", ""), ("Stated", "long"), ("In the table", "long"), ("", "share"), ("Missing", "")]
     return Table(columns, rows)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from smle.errors import RuleError
 from smle.report.wording import exact_text, name_text
-from smle.rules import Categorical, Choice, Rule, Specification, clause_text, row_text
+from smle.rules import About, Categorical, Choice, Rule, Specification, clause_text, row_text
 from smle.rules.affine import number as value_of
 from smle.rules.expressions import (
     CASES,
@@ -24,6 +24,7 @@ from smle.rules.expressions import (
     Not,
     Num,
     Or,
+    Percent,
     Product,
     Sum,
     Truth,
@@ -32,7 +33,7 @@ from smle.rules.expressions import (
 )
 from smle_check.names import visible
 
-__all__ = ["rule_view", "words"]
+__all__ = ["about_view", "rule_view", "words"]
 
 _LONGEST = 400
 _SPOKEN = 20_000  # longest text that is put in words, of which only the beginning is shown
@@ -61,7 +62,12 @@ def rule_view(rule: Rule, spec: Specification) -> dict[str, Any]:
     """Return what both pages show of a rule: its name, its words, and its condition and clauses as formulas."""
     first, *more = _requirement(rule, spec)
     lines = [f"{_condition(rule, spec)}  ⟹  {first}", *(f"and {line}" for line in more)]
-    return {"name": visible(rule.name), "words": words(rule, spec), "formula": lines}
+    return {"name": visible(rule.name), "words": words(rule, spec), "formula": lines, "about": about_view(rule.about)}
+
+
+def about_view(about: About) -> list[tuple[str, str]]:
+    """Return what is said about a rule or a file, for people: who says so, and since when."""
+    return [(what.capitalize(), visible(text)) for what, text in about]
 
 
 def _condition(rule: Rule, spec: Specification) -> str:
@@ -106,6 +112,8 @@ class _Speaker:
     def _say(self, node: Node) -> tuple[str, int]:
         """Return the text and how strongly its outermost operator binds."""
         match node:
+            case Percent():
+                return to_text(node), _ATOM
             case Num(value=value):
                 return exact_text(value), _ATOM
             case Day():

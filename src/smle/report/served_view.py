@@ -20,7 +20,8 @@ __all__ = ["served_facts", "served_view"]
 
 _WAYS = {
     "kept": ("kept", "the model's own answer: the rules allow it"),
-    "moved": ("moved", "to the nearest allowed answer that was found"),
+    "moved": ("moved", "to the nearest allowed answer"),
+    "near": ("near", "moved to an allowed answer; the search for the nearest was cut short"),
     "replaced": ("replaced", "the model answered NaN, infinity or beyond 1e30: a stored default took its place"),
     "safe": ("stored safe answer", "nothing nearer passed the check"),
 }
@@ -61,6 +62,7 @@ def served_facts(trained: Corrections | None, measured: Measured | None) -> list
         return []
     ways = counts.ways
     others = [f"{ways['moved']:,} moved to obey"]
+    others += [f"{ways['near']:,} by a search that was cut short"] if ways["near"] else []
     others += [f"{ways['replaced']:,} replaced (NaN or infinite)"] if ways["replaced"] else []
     others.append(f"{ways['safe'] or 'none'} served by the stored safe answer")
     more = f"of {counts.rows:,} {where}; {', '.join(others)}"

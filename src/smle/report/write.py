@@ -86,9 +86,9 @@ def write_report(
     except DataError as error:
         raise error if table is data else DataError(f"{data}: {error}") from None
     view, explorer = _view(estimator, record, judgement, measured, place)
-    view |= {"name": title, "kicker": "Assurance report", "annex": None, **stamped()}
+    view |= {"name": title, "kicker": "Assurance report", "annex": None, "annex_rules": None, **stamped()}
     if annex:
-        view["annex"] = annex_view(view["contents"], proved=judgement.verdict == PROVED)
+        view |= annex_view(view["contents"], proved=judgement.verdict == PROVED, spec=judgement.spec)
         view["contents"] = [*view["contents"], ("annex", "Technical documentation")]
     write_page(target, render("report.html", view, explorer))
     concern = view["accuracy"]["concern"] if view["accuracy"] else ""
@@ -188,7 +188,7 @@ def _view(
 
 _HEAD_NOTE = (
     "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
-    "looks for the nearest allowed one in its own way; what is deployed may differ from that in small digits."
+    "looks for an allowed one in its own way, and says so: what is deployed searches more widely."
 )
 
 

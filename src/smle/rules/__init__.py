@@ -1,5 +1,6 @@
 """What must hold: statements only, no solving."""
 
+from smle.rules.about import ABOUT, NOTHING, About
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
@@ -26,7 +27,10 @@ from smle.rules.specification import Categorical, Choice, Label, Number, Numeric
 from smle.rules.steps import Equality, Grid, is_multiple
 
 __all__ = [
+    "ABOUT",
     "CNF",
+    "NOTHING",
+    "About",
     "Categorical",
     "Choice",
     "Clause",

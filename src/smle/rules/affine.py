@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from smle.rules.expressions import CASES, MAX_BITS, Call, Day, Name, Negative, N
 from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["Affine", "Largest", "affine", "bounded_cases", "number"]
+__all__ = ["Affine", "Largest", "affine", "bounded_cases", "divisors", "number"]
 
 _MAX_CASES = 1024
 
@@ -53,6 +54,13 @@ class Affine:
         """How many plain forms there are when all cases are written out."""
         return math.prod(part.cases for part in self.largest)
 
+    def unit(self, *, negative: bool) -> Affine:
+        """Return the multiple whose first coefficient is 1 or -1; `negative`: by a factor below 0."""
+        first = min(index for index, value in self.inputs.items() if value)
+        made = self.scaled(Fraction(-1 if negative else 1) / abs(self.inputs[first]))
+        made.inputs = {index: value for index, value in sorted(made.inputs.items()) if value}
+        return made
+
     def scaled(self, scale: Fraction) -> Affine:
         """Return scale * self."""
         result = Affine()
@@ -78,41 +86,57 @@ def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction
     return value.constant
 
 
-def affine(node: Node, names: Vocabulary) -> Affine:
+def affine(node: Node, names: Vocabulary, times: Affine | None = None) -> Affine:
     """Return a node as an affine form, with what has cases kept apart.
 
+    `times`: a form of inputs above 0, by which the node is multiplied; multiples of it may divide.
+
     Raises:
-        RuleError: If the node is not linear, is a condition, or uses an unknown name.
+        RuleError: If the result is not linear, the node is a condition, or uses an unknown name.
 
     """
     total = Affine()
-    _accumulate(total, node, Fraction(1), names)
+    _accumulate(total, node, Fraction(1), names, times)
     return total
 
 
-def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary) -> None:
+def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary, times: Affine | None) -> None:
     match node:
+        case Sum(terms=terms):
+            for sign, term in terms:
+                _accumulate(total, term, sign * scale, names, times)
+        case Negative(operand=operand):
+            _accumulate(total, operand, -scale, names, times)
+        case Product():
+            total.add(_product(node, names, times), scale)
+        case Call(function=function) if function in CASES:
+            total.add(_largest(node, names, times), scale)
+        case _ if times is not None:
+            total.add(_multiplied(affine(node, names), times, node), scale)
         case Num(value=value):
             total.constant = _bounded(total.constant + scale * value)
         case Day(value=day):
             total.add(Affine(constant=Fraction(day), dates=Fraction(1)), scale)
         case Name(name=name):
             _variable(total, name, scale, names)
-        case Sum(terms=terms):
-            for sign, term in terms:
-                _accumulate(total, term, sign * scale, names)
-        case Negative(operand=operand):
-            _accumulate(total, operand, -scale, names)
-        case Product():
-            total.add(_product(node, names), scale)
-        case Call(function=function) if function in CASES:
-            total.add(_largest(node, names), scale)
         case Call(function="score", arguments=arguments):
             total.add(Affine(outputs={names.score(arguments): Fraction(1)}), scale)
         case Call(function="logit", arguments=arguments):
             total.add(Affine(outputs={names.logit(arguments): Fraction(1)}), scale)
         case _:
             raise RuleError(f"Expected a number. Got the condition {quote(node)}.")
+
+
+def _multiplied(form: Affine, times: Affine, node: Node) -> Affine:
+    """Return form * times, one of which must be a constant."""
+    if not form.is_constant:
+        raise RuleError(
+            f"Not linear: with its divisor multiplied out, {quote(node)} is multiplied by a variable. Compare a "
+            "quotient with constants, or with quotients by the same divisor."
+        )
+    if form.dates:
+        raise RuleError(f"{quote(node)} is a date beside a quotient, which is a number.")
+    return times.scaled(form.constant)
 
 
 def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> None:
@@ -136,13 +160,35 @@ def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> N
         raise names.unknown(name)
 
 
-def _product(node: Product, names: Vocabulary) -> Affine:
+def divisors(node: Node, names: Vocabulary) -> Iterator[tuple[Product, Node]]:
+    """Yield the quotients in a number whose divisor is not a constant, with the divisor."""
+    match node:
+        case Product(factors=factors):
+            for operator, factor in factors:
+                if operator == "*":
+                    yield from divisors(factor, names)
+                elif not affine(factor, names).is_constant:
+                    yield node, factor
+        case Sum() | Negative():
+            for part in node.children():
+                yield from divisors(part, names)
+        case Call(function=function, arguments=arguments) if function in CASES:
+            for part in arguments:
+                yield from divisors(part, names)
+
+
+def _product(node: Product, names: Vocabulary, times: Affine | None) -> Affine:
+    """Return a product times `times`, which a factor that is divided by it takes up."""
     scale, variable = Fraction(1), None
     for operator, factor in node.factors:
-        value = affine(factor, names)
-        if not value.is_constant:
-            if operator == "/":
+        taken = operator == "*" and times is not None and any(divisors(factor, names))
+        value = affine(factor, names, times if taken else None)
+        times = None if taken else times
+        if operator == "/" and not value.is_constant:
+            if times is None or value.unit(negative=_ratio(value, times) < 0) != times:
                 raise RuleError(f"Not linear: {quote(node)} divides by {quote(factor)}, which is not a constant.")
+            scale, times = _bounded(scale / _ratio(value, times)), None
+        elif not value.is_constant:
             if variable is not None:
                 raise RuleError(f"Not linear: {quote(node)} multiplies variables. Rules are linear.")
             variable = value
@@ -156,12 +202,18 @@ def _product(node: Product, names: Vocabulary) -> Affine:
             scale = _bounded(scale / value.constant)
         else:
             scale = _bounded(scale * value.constant)
-    return (variable or Affine(constant=Fraction(1))).scaled(scale)
+    made = (variable or Affine(constant=Fraction(1))).scaled(scale)
+    return made if times is None else _multiplied(made, times, node)
 
 
-def _largest(node: Call, names: Vocabulary) -> Affine:
+def _ratio(form: Affine, times: Affine) -> Fraction:
+    """Return the factor between a form and `times`, if it is a multiple of it."""
+    return form.inputs.get(min(times.inputs), Fraction(0)) / times.inputs[min(times.inputs)] or Fraction(1)
+
+
+def _largest(node: Call, names: Vocabulary, times: Affine | None) -> Affine:
     """Return `|e|` as the larger of e and -e, and `min(a, b)` as minus the larger of -a and -b."""
-    forms = [affine(argument, names) for argument in node.arguments]
+    forms = [affine(argument, names, times) for argument in node.arguments]
     sign = Fraction(-1 if node.function == "min" else 1)
     if node.function == "abs":
         if len(forms) != 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import smle_check
 from smle.rules.formula import Clause, Literal
 from smle.rules.specification import Label, Specification
 
@@ -99,14 +98,6 @@ class Literals:
         moved: Array = self.h - X[:, used].astype(np.float64) @ self.s[:, used].T
         return moved
 
-    def sign(self, i: int) -> tuple[int, bool] | None:
-        """Read a literal about the sign of one output as (output, whether >= 0); None if it says something else."""
-        outputs = np.flatnonzero(self.g[i])
-        value = self.g[i, outputs[0]]
-        if len(outputs) != 1 or self.h[i] != 0 or self.s[i].any() or self.strict[i] != (value > 0):
-            return None
-        return int(outputs[0]), bool(value < 0)
-
 
 @dataclass(frozen=True, eq=False)
 class ClauseArrays(Literals):
@@ -129,37 +120,22 @@ class ClauseArrays(Literals):
         return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
 
     @classmethod
-    def of(cls, spec: Specification | smle_check.Specification, labels: Iterable[int] | None = None) -> ClauseArrays:
-        """Return the clauses of a specification, of the rules or of the checker.
-
-        Args:
-            spec: The rules. Their regions are not part of the arrays.
-            labels: Columns of the outputs that are labels, for the checker's specification, which does not know them.
-        """
-        stated: list[list[list[Stated]]]
-        if isinstance(spec, Specification):
-            stated = [
-                [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
-                for rule in spec.rules
-            ]
-            lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
-            d, m = len(spec.columns), len(spec.targets)
-            is_label = label_columns(spec)
-        else:
-            stated = [[[tuple(a) for a in clause] for clause in rule.clauses] for rule in spec.rules]  # type: ignore[misc]
-            lists = [rule.exclusions for rule in spec.rules]
-            d, m = len(spec.inputs), len(spec.outputs)
-            is_label = np.zeros(m, dtype=bool)
-        if labels is not None:
-            is_label = np.isin(np.arange(m), list(labels))
+    def of(cls, spec: Specification) -> ClauseArrays:
+        """Return the clauses of the rules. Their regions are not part of the arrays."""
+        stated = [
+            [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
+            for rule in spec.rules
+        ]
         clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
-        pairs = [np.asarray(own, dtype=np.int32).reshape(-1, 2) for own in lists]
+        pairs = [np.asarray(rule.requirement.exclusions, dtype=np.int32).reshape(-1, 2) for rule in spec.rules]
         return cls(
-            *cls._arrays([literal for _, clause in clauses for literal in clause], m, d),
+            *cls._arrays(
+                [literal for _, clause in clauses for literal in clause], len(spec.targets), len(spec.columns)
+            ),
             np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
             np.array([r for r, _ in clauses], dtype=np.intp),
             tuple((r, own) for r, own in enumerate(pairs) if len(own)),
-            is_label,
+            label_columns(spec),
         )
 
     def with_exclusions(self, limit: int, rng: np.random.Generator) -> ClauseArrays:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from smle.errors import RuleError
+from smle.rules.about import ABOUT, About, about_of
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
+from smle.rules.instead import did_you_mean
+from smle.rules.lines import located
 from smle.rules.operators import Condition, Term, node_of
-from smle.rules.parser import Functions, did_you_mean, parse, parse_rule
+from smle.rules.parser import Functions, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 from smle.rules.vocabulary import Vocabulary
+from smle_check.names import twins
 
-__all__ = ["build", "check_keys", "located", "to_fraction"]
-
-
-@contextmanager
-def located(value: object) -> Iterator[None]:
-    """Prefix errors about a value from a file with its line."""
-    try:
-        yield
-    except RuleError as error:
-        line = getattr(value, "line", None)
-        if line is None or str(error).startswith("Line "):
-            raise
-        raise RuleError(f"Line {line}: {error}") from None
+__all__ = ["build", "check_keys", "to_fraction"]
 
 
 def to_fraction(value: object, what: str) -> Fraction:
@@ -73,7 +65,15 @@ def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> N
 
 
 def build(
-    *, inputs: Any, outputs: Any, labels: Any, choices: Any, constants: Any, rules: Any, functions: Functions | None
+    *,
+    inputs: Any,
+    outputs: Any,
+    labels: Any,
+    choices: Any,
+    constants: Any,
+    rules: Any,
+    functions: Functions | None,
+    about: Mapping[str, Any] | None = None,
 ) -> Specification:
     """Do the work of `Specification.build`."""
     made_inputs = _inputs(inputs)
@@ -81,13 +81,33 @@ def build(
     made_constants = {}
     for key, value in _mapping(constants or {}, "constants").items():
         made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
-    spec = Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
+    stated = (inputs, outputs, labels, choices or {}, constants or {})
+    with located(_clashing(name for part in stated if isinstance(part, Iterable) for name in part)):
+        spec = Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
+    members = {name for item in (*made_inputs, *made_outputs) for name in getattr(item, "categories", ())}
+    members |= {name for item in made_outputs for name in getattr(item, "options", ())}
+    with located(_clashing([*members, *(constants or {})])):
+        names = Vocabulary(spec)
     try:
-        made = replace(spec, rules=tuple(_rules(rules, Vocabulary(spec), _own_functions(functions))))
-        _ = made.grid  # says which step or range is missing
-        return made
+        made = tuple(_rules(rules, names, _own_functions(functions)))
+        with located(_clashing(getattr(item, "name", None) for item in rules)):
+            finished = replace(spec, rules=made, about=_about(about or {}))
+        _ = finished.grid  # says which step or range is missing
+        return finished
     except RecursionError:  # a caller far down the stack leaves little room
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
+
+
+def _about(stated: Mapping[str, Any]) -> About:
+    check_keys(stated, ABOUT, "about")
+    return about_of(stated, "Rules")
+
+
+def _clashing(names: Iterable[object]) -> str | None:
+    """Return the second of two names that are the same or look the same."""
+    texts = [name for name in names if isinstance(name, str)]
+    same = twins(texts)
+    return None if same is None else [name for name in texts if name == same[1]][-1]
 
 
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
@@ -163,7 +183,10 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
     what = f"Input '{name}'"
     ends = stated["range"]
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise RuleError(f"{what}: expected a range [low, high]. Got {shown(ends)}.")
+        several = isinstance(ends, Sequence) and not isinstance(ends, str)
+        grouped = several and len(ends) > 2 and any(re.fullmatch("[0-9]{3}", str(end)) for end in ends[1:])
+        hint = " Numbers have no commas: write 10_000 or 10000 for ten thousand." if grouped else ""
+        raise RuleError(f"{what}: expected a range [low, high]. Got {shown(ends)}.{hint}")
     if any(map(is_date, ends)):
         return _dates(name, ends, stated, missing)
     lower, upper = (to_fraction(end, what) for end in ends)
@@ -288,16 +311,20 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
 
 
 def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Rule:
-    """Read and compile one rule."""
+    """Read and compile one rule; errors name the line of its `when` or its `then`."""
     name = _name(item.name, "rule")
     when, then = item.when, item.then
+    made_then: Node | NeverTogether
     if isinstance(then, str) and when is None:
-        first, second = _read(then, name, "then", functions, whole=True)
-        return compile_rule(name, first, second, names)
-    made_when = None if when is None else _read(when, name, "when", functions)[1]
-    if isinstance(then, NeverTogether):
-        return compile_rule(name, made_when, then, names)
-    return compile_rule(name, made_when, _read(then, name, "then", functions)[1], names)
+        made_when, made_then = _read(then, name, "then", functions, whole=True)
+    else:
+        made_when = None if when is None else _read(when, name, "when", functions)[1]
+        made_then = then if isinstance(then, NeverTogether) else _read(then, name, "then", functions)[1]
+    try:
+        return replace(compile_rule(name, made_when, made_then, names), about=item.about)
+    except RuleError as error:
+        with located(when if str(error).startswith(f"Rule '{name}', when: ") else then):
+            raise
 
 
 def _read(stated: Any, name: str, part: str, functions: Functions, *, whole: bool = False) -> tuple[Node | None, Node]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules.expressions import And, Name, Node, Not, conjunction
 from smle.rules.formula import unique_pairs
-from smle.rules.parser import did_you_mean
+from smle.rules.instead import did_you_mean
 
 __all__ = ["NeverTogether", "is_summary", "pairs_from_file", "ranges_text", "spelled_out", "summary"]
 

@@ -38,6 +38,7 @@ __all__ = [
     "Not",
     "Num",
     "Or",
+    "Percent",
     "Product",
     "Sum",
     "Truth",
@@ -103,6 +104,11 @@ class Num(Node):
     def __post_init__(self) -> None:
         if self.value < 0 or len(decimal_text(self.value) or "x" * 999) > _MAX_NUMBER_TEXT:
             raise RuleError(f"Expected a decimal number of at most {_MAX_NUMBER_TEXT} characters.")
+
+
+@dataclass(frozen=True)
+class Percent(Num):
+    """A number that is written in percent: `10 %` has the value one tenth."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +320,8 @@ def _at(node: Node, level: int) -> str:
 def _print(node: Node) -> tuple[str, int]:
     """Return the text and how strongly its outermost operator binds."""
     match node:
+        case Percent(value=value):
+            return f"{decimal_text(100 * value)} %", _ATOM
         case Num(value=value):
             return decimal_text(value) or "?", _ATOM
         case Day(value=value):

@@ -13,7 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CNF", "Clause", "Linear", "Literal", "Polytope", "Row", "dot", "exclusion", "linear", "unique_pairs"]
+from smle_check.floats import BINARY32, LARGEST, TINY, nearest
+
+__all__ = [
+    "CNF",
+    "Clause",
+    "Linear",
+    "Literal",
+    "Polytope",
+    "Row",
+    "dot",
+    "exclusion",
+    "is_float32",
+    "linear",
+    "unique_pairs",
+]
 
 Linear = tuple[tuple[int, Fraction], ...]
 """A sparse linear form: (index, coefficient) pairs, sorted by index, without zeros."""
@@ -26,6 +40,11 @@ def linear(coefficients: Mapping[int, Fraction] | Iterable[tuple[int, Fraction]]
     for index, value in pairs:
         total[index] = total.get(index, Fraction(0)) + Fraction(value)
     return tuple(sorted((i, v) for i, v in total.items() if v))
+
+
+def is_float32(value: Fraction) -> bool:
+    """Whether a number is 0 or a normal float32 number, exactly."""
+    return not value or (TINY <= abs(value) <= LARGEST and nearest(value, BINARY32) == value)
 
 
 def dot(form: Linear, point: Sequence[Fraction]) -> Fraction:
@@ -124,6 +143,11 @@ class Literal:
         """Evaluate the literal, exactly."""
         value = self.excess(y, x)
         return value < 0 if self.strict else value <= 0
+
+
+def is_held(literal: Literal) -> bool:
+    """Whether a literal compares one output with a number that float32 holds: equal to that it may be in any head."""
+    return len(literal.outputs) == 1 and not literal.inputs and is_float32(literal.bound / literal.outputs[0][1])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import RuleError
+from smle.rules.about import about_of
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import Call, Compare, Name, Node, add, conjunction, multiply
 from smle.rules.operators import Condition, node_of
@@ -18,15 +19,27 @@ from smle.rules.specification import RuleText
 __all__ = ["bounded_change", "forbidden_pairs_from_data", "linear_rule", "mutually_exclusive", "rule"]
 
 
-def rule(name: str, when: Any = None, then: Any = None) -> RuleText:
+def rule(
+    name: str,
+    when: Any = None,
+    then: Any = None,
+    *,
+    description: str | None = None,
+    source: str | None = None,
+    owner: str | None = None,
+    since: Any = None,
+) -> RuleText:
     """State a rule: `when` (None: always) and `then` are texts or Python conditions.
 
+    What it is for, where it comes from, who answers for it, and since which date it holds, is kept with it.
+
     Raises:
-        RuleError: If there is no `then`.
+        RuleError: If there is no `then`, or `since` is no date.
     """
     if then is None:
         raise RuleError(f"Rule '{name}': expected then=..., the requirement. Got nothing.")
-    return RuleText(name, when, then)
+    stated = {"description": description, "source": source, "owner": owner, "since": since}
+    return RuleText(name, when, then, about_of(stated, f"Rule '{name}'"))
 
 
 def linear_rule(

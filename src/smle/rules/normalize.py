@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
-from typing import NamedTuple
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
 
 from smle.errors import RuleError
 from smle.rules.affine import Affine, affine, bounded_cases
@@ -29,13 +29,17 @@ from smle.rules.expressions import (
     Negative,
     Node,
     Not,
+    Num,
     Or,
     Product,
     Sum,
     Truth,
+    conjunction,
+    disjunction,
     quote,
 )
-from smle.rules.formula import Literal, linear
+from smle.rules.formula import Literal, is_float32, linear
+from smle.rules.quotients import divisor_of
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 
@@ -118,7 +122,8 @@ class _Normalizer:
     def __init__(self, names: Vocabulary, conjunctive: bool) -> None:
         self._names = names
         self._conjunctive = conjunctive
-        self._seen: dict[tuple[int, bool], Formula] = {}
+        self._seen: dict[tuple[int, bool], Formula] = {}  # by the identity of a node, so nodes must stay alive
+        self._kept: list[Node] = []
 
     def normal_form(self, node: Node, positive: bool) -> Formula:
         """Return the formula or, if not `positive`, its negation."""
@@ -146,8 +151,9 @@ class _Normalizer:
             case Member(operand=operand, options=options):
                 group = names.group(operand)
                 if group is None:
-                    affine(operand, names)  # an unknown name or an output in `when` is the better message
-                    raise RuleError(f"Expected a categorical input or a choice before 'in'. Got {quote(operand)}.")
+                    written_out = _one_of(node, names, by_gaps=self._conjunctive == positive)
+                    self._kept.append(written_out)
+                    return self.normal_form(written_out, positive)
                 return _among(group, {names.member(group, o) for o in options}, names, positive)
             case Call(function=function) if function in COUNTS:
                 return self._counted(node, positive)
@@ -173,17 +179,66 @@ class _Normalizer:
         groups: Iterable[Sequence[Formula]]
         if self._conjunctive == positive:
             _refuse_groups(node, size, most + 1, size - least + 1)
-            groups = [*combinations(no, most + 1), *combinations(yes, max(size - least + 1, 0))]
+            groups = [*_groups(no, most + 1), *_groups(yes, max(size - least + 1, 0))]
         elif least == most:
             _refuse_groups(node, size, most)
-            chosen = [set(some) for some in combinations(range(size), most)]
+            chosen = [set(some) for some in _groups(range(size), most)]
             groups = [[(yes if i in some else no)[i] for i in range(size)] for some in chosen]
         else:
             some, many = (no, max(size - most, 0)) if least == 0 else (yes, least)
             _refuse_groups(node, size, many)
-            groups = combinations(some, many)
+            groups = _groups(some, many)
         parts = [_joined(group, conjunctive=not self._conjunctive) for group in groups]
         return _joined(parts, conjunctive=self._conjunctive)
+
+
+def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
+    """Return "a number is one of these" as comparisons: `by_gaps` an AND of ORs, else an OR of ANDs.
+
+    Raises:
+        RuleError: If the list may as well be a range.
+
+    """
+    operand = node.operand
+    if isinstance(operand, Name) and operand.name in names.labels:
+        raise RuleError(f"'{operand.name}' is a label, true or false: write '{operand.name}' or 'not {operand.name}'.")
+    affine(operand, names, divisor_of(Compare((operand, Num(Fraction(0))), ("==",)), names))  # reads the name first
+    stated = [(affine(option, names), option) for option in node.options]
+    equal = [Compare((operand, option), ("==",)) for option in node.options]
+    if not all(form.is_constant for form, _ in stated):
+        return disjunction(equal)
+    whole = isinstance(operand, Name) and names.columns.get(operand.name) in names.integral
+    values = [form.constant for form, _ in stated]
+    if len(values) == 2 and values[0] < values[1] and not (whole and values[1] - values[0] == 1):
+        between = Compare((node.options[0], operand, node.options[1]), ("<=", "<="))
+        raise RuleError(
+            f"{quote(node)} may mean a range or two values. Write {quote(between)}, or {quote(disjunction(equal))}."
+        )
+    runs: list[list[tuple[Fraction, Node]]] = []  # neighboring whole numbers of an input are one range
+    for value, option in sorted(dict(zip(values, node.options, strict=True)).items()):
+        if runs and whole and value - runs[-1][-1][0] == 1:
+            runs[-1].append((value, option))
+        else:
+            runs.append([(value, option)])
+    ends = [(run[0][1], run[-1][1]) for run in runs]
+    if not by_gaps:
+        return disjunction(
+            Compare((operand, low), ("==",)) if low is high else Compare((low, operand, high), ("<=", "<="))
+            for low, high in ends
+        )
+    for comparison in equal:
+        _chain(comparison, names, True)  # refuses what floats cannot hold
+    outer = Compare((ends[0][0], operand, ends[-1][1]), ("<=", "<="))
+    gaps = [
+        disjunction([Compare((operand, low), ("<=",)), Compare((operand, high), (">=",))])
+        for (_, low), (high, _) in pairwise(ends)
+    ]
+    return conjunction([outer, *gaps])
+
+
+def _groups(parts: Sequence[Any], many: int) -> Iterable[tuple[Any, ...]]:
+    """Return all groups of a size; none if it is larger than there are parts, without asking for its memory."""
+    return combinations(parts, many) if many <= len(parts) else ()
 
 
 def _refuse_groups(node: Call, size: int, *chosen: int) -> None:
@@ -201,7 +256,8 @@ def _not_a_condition(node: Node, names: Vocabulary) -> RuleError:
     if isinstance(node, Call) and node.function == "score":
         names.score(node.arguments)
     elif isinstance(node, Name | Sum | Product | Negative):
-        affine(node, names)  # an unknown name or a product of variables is the better message
+        # an unknown name or a product of variables is the better message
+        affine(node, names, divisor_of(Compare((node, Num(Fraction(0))), (">=",)), names))
     return RuleError(f"Expected a condition. Got the number {quote(node)}; compare it, as in {quote(node)[:-1]} >= 0'.")
 
 
@@ -251,8 +307,9 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
                 f"Expected numbers on both sides of '{operator}'. Got the condition {quote(side)}. "
                 "For 'if and only if' write (a implies b) and (b implies a)."
             )
-    difference = affine(left, names)
-    difference.add(affine(right, names), Fraction(-1))
+    times = divisor_of(Compare((left, right), (operator,)), names)
+    difference = affine(left, names, times)
+    difference.add(affine(right, names, times), Fraction(-1))
     if operator == "==" and difference.has_outputs and difference.largest:
         raise RuleError(
             f"{quote(node)} requires exact equality with a largest, smallest or absolute value, which is an equality "
@@ -261,11 +318,26 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     if operator in ("==", "!="):
         parts = [_at_most(side, operator == "!=", node) for side in (difference, difference.scaled(Fraction(-1)))]
         if operator == "==":
+            _refuse_no_float(node, difference, names)
             parts = [replace(part, equal=True) if isinstance(part, Literal) else part for part in parts]
         return _joined(parts, conjunctive=operator == "==")
     if operator in (">=", ">"):
         difference = difference.scaled(Fraction(-1))
     return _at_most(difference, operator in ("<", ">"), node)
+
+
+def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
+    """Refuse that one output without a step equals a number that no float32 is."""
+    outputs, inputs = linear(difference.outputs), linear(difference.inputs)
+    if len(outputs) != 1 or inputs or difference.largest:
+        return
+    ((column, factor),) = outputs
+    item = names.outputs.get(list(names.targets)[column])
+    if getattr(item, "step", None) is None and not is_float32(-difference.constant / factor):
+        raise RuleError(
+            f"{quote(node)} requires exact equality with a number that no float32 is. State a `step` for the output, "
+            "such as 'step: 0.01', or a tolerance."
+        )
 
 
 def _at_most(form: Affine, strict: bool, node: Node) -> Formula:

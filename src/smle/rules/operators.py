@@ -193,10 +193,12 @@ class Term(_Expression):
         return Condition(Compare((node_of(low), self.node, node_of(high)), ("<=", "<=")))
 
     def isin(self, options: Iterable[object]) -> Condition:
-        """Whether a categorical input or a choice is one of the options."""
+        """Whether a number is one of several, or a categorical input or a choice one of the options."""
         nodes = tuple(node_of(option) for option in options)
         if not nodes:
             raise RuleError(f"Expected at least one option in '{self}.isin(...)'. Got none.")
+        if len(nodes) == 2 and not any(isinstance(node, Name) for node in nodes):  # as a text, it may be a range
+            return Condition(disjunction([Compare((self.node, node), ("==",)) for node in nodes]))
         return Condition(Member(self.node, nodes))
 
 
@@ -205,9 +207,14 @@ def variable(name: str) -> Term:
     return Term(Name(name))
 
 
-def variables(names: str | Iterable[str]) -> tuple[Term, ...]:
-    """Return one term per name; a string is split at spaces."""
-    return tuple(variable(name) for name in (names.split() if isinstance(names, str) else names))
+def variables(*names: str | Iterable[str]) -> tuple[Term, ...]:
+    """Return one term per name: `variables("a b")`, `variables("a", "b")` or `variables(["a", "b c"])`.
+
+    A single string is split at spaces.
+    """
+    if len(names) == 1 and isinstance(names[0], str):
+        return tuple(variable(name) for name in names[0].split())
+    return tuple(variable(name) for part in names for name in ([part] if isinstance(part, str) else part))
 
 
 def score(*arguments: object) -> Term:
@@ -232,33 +239,39 @@ def minimum(*terms: object) -> Term:
 
 def at_most_one(*conditions: object) -> Condition:
     """No two of the conditions hold together."""
-    return Condition(_call("at_most_one", conditions))
+    return Condition(_call("at_most_one", _listed(conditions)))
 
 
 def at_least_one(*conditions: object) -> Condition:
     """At least one of the conditions holds."""
-    return Condition(_call("at_least_one", conditions))
+    return Condition(_call("at_least_one", _listed(conditions)))
 
 
 def exactly_one(*conditions: object) -> Condition:
     """One of the conditions holds and the others do not."""
-    return Condition(_call("exactly_one", conditions))
+    return Condition(_call("exactly_one", _listed(conditions)))
 
 
 def at_most(count: object, *conditions: object) -> Condition:
     """No more than `count` of the conditions hold."""
-    return Condition(_call("at_most", (count, *conditions)))
+    return Condition(_call("at_most", (count, *_listed(conditions))))
 
 
 def at_least(count: object, *conditions: object) -> Condition:
     """`count` of the conditions hold, or more."""
-    return Condition(_call("at_least", (count, *conditions)))
+    return Condition(_call("at_least", (count, *_listed(conditions))))
 
 
 def exactly(count: object, *conditions: object) -> Condition:
     """`count` of the conditions hold and the others do not."""
-    return Condition(_call("exactly", (count, *conditions)))
+    return Condition(_call("exactly", (count, *_listed(conditions))))
 
 
 def _call(function: str, arguments: Iterable[object]) -> Call:
     return Call(function, tuple(map(node_of, arguments)))
+
+
+def _listed(conditions: Iterable[object]) -> Iterable[object]:
+    """Return conditions one by one, those of lists, too."""
+    for condition in conditions:
+        yield from condition if isinstance(condition, list | tuple) else [condition]

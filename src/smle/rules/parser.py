@@ -4,10 +4,11 @@
     or-part     = and-part { "or" and-part }
     and-part    = not-part { "and" not-part }
     not-part    = "not" not-part | comparison
-    comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
+    comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=" | "<>") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
     sum         = product { ("+" | "-") product }
     product     = unary { ("*" | "/") unary }
-    unary       = ["-" | "+"] unary | number | date | name | function "(" formula { "," formula } ")" | "(" formula ")"
+    unary       = ["-" | "+"] unary | number ["%"] | date | name | "(" formula ")"
+                | function "(" formula { "," formula } ")"
 
 Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A function of the caller's own
 is replaced by what it returns, a tree too, so that a rule never depends on it afterwards.
@@ -15,7 +16,6 @@ is replaced by what it returns, a tree too, so that a rule never depends on it a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,15 +38,18 @@ from smle.rules.expressions import (
     Node,
     Not,
     Num,
+    Percent,
     Truth,
     add,
     conjunction,
     disjunction,
     multiply,
+    quote,
 )
+from smle.rules.instead import instead_of_character, instead_of_function, instead_of_word
 from smle.rules.operators import expression_of, node_of
 
-__all__ = ["MAX_TEXT", "Functions", "did_you_mean", "parse", "parse_rule"]
+__all__ = ["MAX_TEXT", "Functions", "parse", "parse_rule"]
 
 MAX_TEXT = 2_000_000
 """Longest rule text, in characters."""
@@ -57,12 +60,13 @@ _MAX_EXPONENT = 390
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     rf"|(?P<date>{DATE_LIKE})"
-    r"|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<number>(?:[0-9]{1,3}(?:_[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<name>[^\W\d]\w*)"
     r"|(?P<quoted>`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\")"
-    r"|(?P<operator><=|>=|==|!=|->|\*\*|&&|\|\||[<>+\-*/()\[\],=&|!^%~≤≥≠])"
+    r"|(?P<operator><=|>=|==|!=|<>|->|\*\*|&&|\|\||[<>+\-*/()\[\],=&|!^%~≤≥≠])"
 )
-_COMPARISONS = {"<=": "<=", "<": "<", ">=": ">=", ">": ">", "==": "==", "!=": "!=", "≤": "<=", "≥": ">=", "≠": "!="}
+_COMPARISONS = {sign: sign for sign in ("<=", "<", ">=", ">", "==", "!=")}
+_COMPARISONS |= {"≤": "<=", "≥": ">=", "≠": "!=", "<>": "!="}
 _INSTEAD = {
     "=": "Write '==' to compare.",
     "&&": "Write 'and'.",
@@ -73,9 +77,9 @@ _INSTEAD = {
     "~": "Write 'not'.",
     "->": "Write 'implies'.",
     "implies": "Write CONDITION implies CONCLUSION.",
-    "%": "Remainders are not linear.",
+    "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
 }
-_CLAUSES = {"if", "when", "then"}
+_SIDES = 60  # characters of a side that a message repeats
 _BINDING = {
     "implies": 1,
     "or": 2,
@@ -123,19 +127,6 @@ def parse_rule(text: str, functions: Functions | None = None) -> tuple[Node | No
     return first, parser.closed(parser.expression(1))
 
 
-def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return " Did you mean 'speed'?" for a near miss, else a list of what is known, else nothing."""
-    pool = known[:5000]
-    near = difflib.get_close_matches(name[:100], pool, n=1, cutoff=0.6)
-    near = near or [k for k in pool if k.lower() == name.lower()][:1]
-    if near:
-        return f" Did you mean '{near[0]}'?"
-    if not pool:
-        return ""
-    listed = ", ".join(f"'{k}'" for k in pool[:8])
-    return f" Known: {listed}{', ...' if len(known) > 8 else ''}."
-
-
 def _tokens(text: str) -> list[_Token]:
     if len(text) > MAX_TEXT:
         raise RuleError(f"Expected a rule of at most {MAX_TEXT:,} characters. Got {len(text):,}.")
@@ -147,7 +138,8 @@ def _tokens(text: str) -> list[_Token]:
             character = text[position]
             if character in "`'\"":
                 raise RuleError(f"Expected a closing {character} for the name that starts at {_near(text, position)}.")
-            raise RuleError(f"Unexpected character {character!r} at {_near(text, position)}.")
+            hint = instead_of_character(character)
+            raise RuleError(f"Unexpected character {character!r} at {_near(text, position)}.{hint}")
         kind, start, position = str(match.lastgroup), position, match.end()
         word = match.group()
         if kind == "name" and word in KEYWORDS:
@@ -206,23 +198,48 @@ class _Parser:
 
     def _advice(self, token: _Token, before: _Token | None) -> str:
         """Return what to write instead of an unexpected token, or nothing."""
+        if before is not None and before.kind == "number" and (token.kind == "number" or token.text == ","):
+            return self._ungrouped(before, token)
         if token.kind == "operator":
             turned = next((sign for sign in "<>" if token.text == "=" and self._sees(sign, 1)), None)
             return _INSTEAD.get(token.text, "") if turned is None else f"Write '{turned}='."
-        lowered = token.text.lower()
         if token.kind != "name" or before is None:
             return ""
+        lowered = token.text.lower()
         if lowered in KEYWORDS:
             return f"Write '{lowered}' in lower case."
-        if not {lowered, before.text.lower()}.isdisjoint(_CLAUSES):
-            return "A condition goes into 'when' and what must hold into 'then', or write CONDITION implies CONCLUSION."
+        following = tuple(t.text.lower() for t in self._tokens[self._index + 1 : self._index + 20])
+        known = instead_of_word(lowered, before.text, following, self._sides(token))
+        if known is not None:
+            return known
         if before.kind == "number" and token.text.startswith("_"):
-            return f"Write '{before.text}{token.text.replace('_', '')}': digits are not grouped."
+            return f"Write '{before.text}{token.text.replace('_', '')}': digits are grouped by three."
         if before.kind == "number":
             return f"Write '{before.text} * {token.text}' to multiply; units are not written."
         if before.kind == "name":
             return f"A name with spaces goes in backticks: `{before.text} {token.text}`."
         return ""
+
+    def _sides(self, token: _Token) -> tuple[str, str] | None:
+        """Return the texts left and right of a token outside of all parentheses, if they are short."""
+        left, right = self._text[: token.start].strip(), self._text[token.end :].strip()
+        inside = left.count("(") != left.count(")") or left.count("[") != left.count("]")
+        return None if inside or not left or not right or max(len(left), len(right)) > _SIDES else (left, right)
+
+    def _ungrouped(self, before: _Token, token: _Token) -> str:
+        """Return how to write `10,000`, `0,4` or `10 000`."""
+        after = self._tokens[self._index + 1] if token.text == "," else token
+        if after.kind != "number":
+            return ""
+        if before.text.endswith(".") and after.text.startswith("."):
+            return f"Write '{before.text[:-1]} <= ... <= {after.text[1:]}' for a range."
+        if token.text == "," and (len(after.text) != 3 or before.text == "0"):
+            return f"Write '{before.text}.{after.text}', with a point."
+        whole = f"{before.text}{after.text}"
+        if after.text.startswith("."):
+            return f"Write '{whole.replace('.', '')}', or '{whole.replace('.', '_')}': a point is for decimals."
+        grouped = f", or '{int(whole):_}'" if whole.isdecimal() and len(whole) < 30 else ""
+        return f"Write '{whole}'{grouped}: numbers have no commas and no spaces."
 
     def closed(self, node: Node) -> Node:
         if self.current.kind != "end":
@@ -269,6 +286,7 @@ class _Parser:
             sign = self.advance().text
             more.append((sign, self.expression(binding + 1)))
         if binding == 6:
+            _refuse_percent_in_sum(left, more)
             return add(left, ((1 if sign == "+" else -1, term) for sign, term in more))
         return multiply(left, more)
 
@@ -277,7 +295,7 @@ class _Parser:
             negated = self._accept("not")
             self.advance()
             if not self._accept("["):
-                raise self._fail("'[' and a list after 'in'")
+                raise self._fail("a list after 'in', as in [1, 2, 3]")
             options = self._list("]", 6)
             member = Member(left, options)
             return Not(member) if negated else member
@@ -289,17 +307,39 @@ class _Parser:
 
     def _list(self, closing: str, level: int) -> tuple[Node, ...]:
         items = [self.expression(level)]
-        while self._accept(","):
+        while self._sees(","):
+            self._refuse_grouped()
+            self.advance()
             items.append(self.expression(level))
         if not self._accept(closing):
             raise self._fail(f"',' or '{closing}'")
         return tuple(items)
 
+    def _refuse_grouped(self) -> None:
+        """Refuse `[10,000, 20,000]`, which may be two numbers or four."""
+        before, comma, after = self._tokens[self._index - 1 : self._index + 2]
+        digits = before.text.isdecimal() and len(before.text) < 4 and after.text.isdecimal() and len(after.text) == 3
+        if digits and before.kind == "number" and before.end == comma.start and comma.end == after.start:
+            raise RuleError(
+                f"'{before.text},{after.text}' may be one number or two. Write '{before.text}_{after.text}', or "
+                f"'{before.text}, {after.text}'."
+            )
+
+    def _is_percent(self) -> bool:
+        """Whether the current `%` is no remainder: nothing that it could divide by follows."""
+        after = self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+        return self._sees("%") and after.kind in ("operator", "end") and after.text != "("
+
     def _prefix(self) -> Node:
         token = self.current
         if token.kind == "number":
             self.advance()
-            return _number(token.text)
+            if self._sees("%") and self._tokens[self._index + 1].text.lower() == "of":
+                base = self._tokens[min(self._index + 2, len(self._tokens) - 1)].text
+                place = _near(self._text, token.start)
+                raise RuleError(f"Write '{token.text} % * {base}' instead of '{token.text} % of {base}' at {place}.")
+            value = _number(token.text)
+            return Percent(value / 100) if self._is_percent() and self.advance() else Num(value)
         if token.kind == "date":
             self.advance()
             return Day(day_of(token.text))
@@ -333,7 +373,7 @@ class _Parser:
     def _call(self, function: str) -> Node:
         known = (*FUNCTIONS, *self._functions)
         if function not in known:
-            raise RuleError(f"Unknown function '{function[:60]}'.{did_you_mean(function, known)}")
+            raise RuleError(f"Unknown function '{function[:60]}'.{instead_of_function(function, known)}")
         if self._sees(")"):
             raise RuleError(f"Expected an argument in '{function}()'.")
         arguments = self._list(")", 1)
@@ -352,8 +392,22 @@ def _expanded(name: str, function: Callable[..., Any], arguments: tuple[Node, ..
         raise RuleError(f"The function '{name}' failed: {type(error).__name__}: {error}.") from error
 
 
-def _number(text: str) -> Num:
+def _refuse_percent_in_sum(left: Node, more: list[tuple[str, Node]]) -> None:
+    """Refuse `price + 10 %`, which people read as `price * 1.1`; `1 + 10 %` is the same either way."""
+    terms = [(1, left), *((1 if sign == "+" else -1, term) for sign, term in more)]
+    shares = [(sign, term) for sign, term in terms if isinstance(term, Percent)]
+    bases = [(sign, term) for sign, term in terms if not isinstance(term, Percent)]
+    if not shares or all(term == Num(Fraction(1)) for _, term in bases):
+        return
+    (sign, share), ((_, first), *rest) = shares[0], bases
+    base = add(first, rest)
+    scaled = multiply(node_of(1 + sign * share.value), [("*", base)])
+    stated, plain = (quote(add(base, [(sign, part)])) for part in (share, Num(share.value)))
+    raise RuleError(f"{stated} may mean {quote(scaled)} or {plain}. Write the one that you mean.")
+
+
+def _number(text: str) -> Fraction:
     exponent = text.lower().partition("e")[2]
     if len(text) > _MAX_DIGITS or len(exponent) > 6 or abs(int(exponent or 0)) > _MAX_EXPONENT:
         raise RuleError(f"Expected a number of reasonable size. Got '{text[:30]}{'...' if len(text) > 30 else ''}'.")
-    return Num(Fraction(text))
+    return Fraction(text.replace("_", ""))

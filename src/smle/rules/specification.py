@@ -9,11 +9,16 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from smle.errors import RuleError
+from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
 from smle.rules.shown import html_table, number_text, text_table
+from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import twins, visible
 
 if TYPE_CHECKING:
@@ -25,6 +30,14 @@ __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "
 
 _LISTED = 6  # names in a short description
 _SHOWN = 50  # rules that a description lists
+
+
+def _floats(values: Iterable[Fraction], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
+    """Return the nearest floats of a format. By way of float64, float32 numbers would be rounded twice."""
+    fmt = BINARY32 if dtype is np.float32 else BINARY64
+    found = np.array([float(nearest(value, fmt)) for value in values], dtype=dtype)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)
@@ -182,6 +195,7 @@ class Rule:
     when: str | None
     then: str
     trees: tuple[Node | None, Node | None] = field(default=(None, None), compare=False, repr=False)
+    about: About = NOTHING
 
     def __str__(self) -> str:
         return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
@@ -194,6 +208,7 @@ class RuleText:
     name: str
     when: Any
     then: Any
+    about: About = NOTHING
 
 
 def _slices(items: Sequence[_Named]) -> list[slice]:
@@ -218,6 +233,7 @@ class Specification:
     outputs: tuple[Number | Label | Choice, ...]
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, Fraction], ...] = ()
+    about: About = NOTHING
 
     def __post_init__(self) -> None:
         self._refuse_shared_names()
@@ -313,6 +329,21 @@ class Specification:
         """Upper ends of the domain, one per input column."""
         return tuple(item.upper for item in self.inputs for _ in item.columns)
 
+    def ends(self, dtype: npt.DTypeLike = np.float64) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the lower and upper ends of the domain in float32 or float64, (d,) each: the nearest floats.
+
+        The deployed program clamps to these numbers. They are made once and cannot be written.
+        """
+        return self._ends32 if dtype == np.float32 else self._ends64
+
+    @cached_property
+    def _ends32(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        return _floats(self.lower, np.float32), _floats(self.upper, np.float32)
+
+    @cached_property
+    def _ends64(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        return _floats(self.lower, np.float64), _floats(self.upper, np.float64)
+
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
         """Groups of input columns of which exactly one is 1 and the others are 0."""
@@ -372,6 +403,7 @@ class Specification:
         constants: Mapping[str, Any] | None = None,
         rules: Mapping[str, Any] | Iterable[Any] = (),
         functions: Mapping[str, Callable[..., Any]] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> Specification:
         """State a specification in Python; the parts are those of a rules file.
 
@@ -385,6 +417,7 @@ class Specification:
             rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
             functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
                 return one of these. The rule keeps what they return, and does not depend on them.
+            about: `description`, `source`, `owner` and `since` of all rules together.
 
         Raises:
             RuleError: If a part cannot be read; the message names it.
@@ -399,6 +432,7 @@ class Specification:
             constants=constants,
             rules=rules,
             functions=functions,
+            about=about,
         )
 
     @classmethod

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import RuleError
-from smle.rules.formula import Literal, Polytope
+from smle.rules.formula import Literal, Polytope, is_held
 from smle.rules.shown import number_text
 from smle_check.heads.steps import SINGLE, require_step
 from smle_check.reading import Rejected
@@ -129,7 +129,8 @@ def grid_of(spec: Specification) -> Grid | None:
 
     equalities = equalities_of(spec)
     numbers = [item for item in spec.outputs if isinstance(item, Number)]
-    if not equalities and not any(item.step is not None for item in numbers):
+    tied = any(not is_held(equality.literal) for equality in equalities)
+    if not tied and not any(item.step is not None for item in numbers):
         return None
     if len(numbers) < len(spec.outputs):
         which = f"Rule '{spec.rules[equalities[0].rule].name}' states an equality. " if equalities else ""

@@ -35,9 +35,10 @@ from smle.rules.expressions import (
     multiply,
 )
 from smle.rules.formula import Literal
+from smle.rules.instead import did_you_mean
 from smle.rules.normalize import All, Formula, Some, normal_form
 from smle.rules.operators import node_of
-from smle.rules.parser import did_you_mean, parse
+from smle.rules.parser import parse
 from smle.rules.specification import Choice, Label, Number, NumericInput, Rule, Specification
 from smle.rules.vocabulary import Vocabulary
 

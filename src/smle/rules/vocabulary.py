@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
 from smle.errors import RuleError
+from smle.rules.dates import date_text
 from smle.rules.expressions import Day, Name, Negative, Node, Num, Truth, quote, to_text
-from smle.rules.parser import did_you_mean
+from smle.rules.instead import did_you_mean
+from smle.rules.shown import number_text
 from smle.rules.specification import Categorical, Choice, Label, Specification
+from smle_check.floats import FORMATS, nearest
 from smle_check.names import looks, visible
 
 __all__ = ["Vocabulary", "written"]
@@ -72,6 +75,27 @@ class Vocabulary:
             for option in _members(item)[1]:
                 found.setdefault(option, []).append(item.name)
         return found
+
+    def extent(self, inputs: Mapping[int, Fraction]) -> tuple[Fraction, Fraction]:
+        """Return the least and the largest value of a linear form of inputs, also at the rounded ends of ranges."""
+        low = high = Fraction(0)
+        for item, place in self._spec.input_slices:
+            factors = [inputs.get(i, Fraction(0)) for i in range(place.start, place.stop)]
+            if not any(factors):
+                continue
+            if isinstance(item, Categorical):
+                low, high = low + min(factors), high + max(factors)
+                continue
+            ends = (item.lower, item.upper)
+            values = [factors[0] * v for end in ends for v in (end, *(nearest(end, fmt) for fmt in FORMATS))]
+            low, high = low + min(values), high + max(values)
+        return low, high
+
+    def range_text(self, column: int) -> str:
+        """Return "the range of 'income' is [0, 100]" for an input column."""
+        item = next(item for item, place in self._spec.input_slices if place.start <= column < place.stop)
+        ends = ", ".join(date_text(end) if item.dates else number_text(end) for end in (item.lower, item.upper))
+        return f"the range of '{self._spec.columns[column]}' is [{ends}]"
 
     def unknown(self, name: str) -> RuleError:
         """Return the error for a name that means nothing here."""

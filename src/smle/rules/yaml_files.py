@@ -14,10 +14,12 @@ import numpy as np
 import yaml
 
 from smle.errors import RuleError
-from smle.rules.build import build, check_keys, located
+from smle.rules.about import ABOUT, about_of
+from smle.rules.build import build, check_keys
 from smle.rules.dates import date_text
 from smle.rules.exclusions import NeverTogether, is_summary, pairs_from_file, ranges_text
 from smle.rules.expressions import decimal_text
+from smle.rules.lines import located
 from smle.rules.parser import Functions
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
@@ -27,17 +29,18 @@ MAX_BYTES = 16 * 2**20
 _MAX_NESTING = 10
 _LARGE = 200_000
 _LISTED_PAIRS = 2_000
-_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules")
+_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules", *ABOUT)
 
 
 class _Text(str):
-    """A scalar as written, with its line."""
+    """A scalar as written, with its first and its last line."""
 
     line: int
+    last_line: int
 
-    def __new__(cls, text: str, line: int) -> _Text:
+    def __new__(cls, text: str, line: int, last_line: int) -> _Text:
         made = super().__new__(cls, text)
-        made.line = line
+        made.line, made.last_line = line, last_line
         return made
 
 
@@ -103,6 +106,7 @@ def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | N
         constants=_part(data, "constants", {}),
         rules=list(_rule_texts(data["rules"], folder)),
         functions=functions,
+        about={key: value for key, value in data.items() if key in ABOUT},
     )
 
 
@@ -125,15 +129,18 @@ def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
             if not isinstance(name, str) or not name:
                 raise RuleError(f"Rule {index + 1}: expected a name. Got none.")
             _refuse_cut_texts(item, name)
-            check_keys(item, ("name", "when", "then", "never_together"), f"Rule '{name}'")
+            check_keys(item, ("name", "when", "then", "never_together", *ABOUT), f"Rule '{name}'")
+            about = about_of(item, f"Rule '{name}'")
             if ("then" in item) == ("never_together" in item):
                 raise RuleError(f"Rule '{name}': expected either 'then' or 'never_together'. Got {', '.join(item)}.")
             for part in ("when", "then"):
                 value = item.get(part)
                 if part in item and (not isinstance(value, str) or not value.strip()):
-                    raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
+                    key = next(key for key in item if key == part)
+                    with located(key):
+                        raise RuleError(f"Rule '{name}', {part}: expected a condition. Got {_kind(value)}.")
             then = item["then"] if "then" in item else _pairs(item["never_together"], name, folder)
-        yield RuleText(name, item.get("when"), then)
+        yield RuleText(name, item.get("when"), then, about)
 
 
 def _refuse_cut_texts(item: Mapping[str, Any], name: str) -> None:
@@ -148,6 +155,9 @@ def _refuse_cut_texts(item: Mapping[str, Any], name: str) -> None:
 
 
 def _kind(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        joined = " and ".join(f"({item})" if " " in item else item for item in value)
+        return f"a list. Join conditions with 'and', as in '{joined[:100]}', or write a rule for each"
     if isinstance(value, list):
         return "a list; put the text in quotes"
     return "a mapping; put the text in quotes" if isinstance(value, dict) else "nothing"
@@ -209,7 +219,9 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     if event.tag is not None:
         raise RuleError(f"Line {line}: expected plain YAML. Tags ({str(event.tag)[:40]}) are not read.")
     if isinstance(event, yaml.ScalarEvent):
-        return _Text(event.value, line)
+        end = event.end_mark
+        last = line if end is None else end.line + (end.column > 0)  # a block ends where the next line begins
+        return _Text(event.value, line, max(line, last))
     if depth >= _MAX_NESTING:
         raise RuleError(f"Line {line}: expected at most {_MAX_NESTING} levels of lists and mappings. Got more.")
     inner = iter(lambda: next(events), None)
@@ -245,7 +257,8 @@ def write_yaml(specification: Specification) -> str:
         raise RuleError(
             "Expected outputs in the order numbers, labels, choices. Got another order; a file cannot say it."
         )
-    lines = ["inputs:"]
+    lines = [f"{key}: {_scalar(text)}" for key, text in specification.about]
+    lines.append("inputs:")
     lines += [f"  {_scalar(item.name)}: {_stated_input(item)}" for item in specification.inputs]
     numbers = [o for o in specification.outputs if isinstance(o, Number)]
     labels = [o.name for o in specification.outputs if isinstance(o, Label)]
@@ -266,6 +279,7 @@ def write_yaml(specification: Specification) -> str:
     lines.append("rules:" if specification.rules else "rules: []")
     for rule in specification.rules:
         lines.append(f"  - name: {_scalar(rule.name)}")
+        lines += [f"    {key}: {_scalar(text)}" for key, text in rule.about]
         if rule.when is not None:
             lines.append(f"    when: {_scalar(rule.when)}")
         lines += _stated_pairs(rule, specification) if is_summary(rule.then) else [f"    then: {_scalar(rule.then)}"]

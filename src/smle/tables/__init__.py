@@ -1,26 +1,21 @@
-"""Tables: columns matched by name, files read and written."""
+"""Tables: columns matched by name, every number read in one way, files read and written."""
 
-from smle.tables.encode import (
-    apply_domain_policy,
-    column_names,
-    encode_choices,
-    encode_inputs,
-    encode_numbers,
-    in_domain,
-    option_of,
-    option_values,
-    require_columns,
-    require_in_domain,
-    table_digest,
-)
+from smle.tables.domain import apply_domain_policy, in_domain, require_in_domain
 from smle.tables.outputs import outputs_of
-from smle.tables.values import WHOLE_FLOAT64, plain_array, require_exact
+from smle.tables.reader import Reader, ReadTable, encode_columns, encode_inputs, table_digest
+from smle.tables.source import as_table, column_names, raw_values, require_columns
+from smle.tables.targets import encode_choices, encode_numbers, option_of, option_values
+from smle.tables.values import WHOLE_FLOAT64, plain_array, read_numbers, require_exact
 
 __all__ = [
     "WHOLE_FLOAT64",
+    "ReadTable",
+    "Reader",
     "apply_domain_policy",
+    "as_table",
     "column_names",
     "encode_choices",
+    "encode_columns",
     "encode_inputs",
     "encode_numbers",
     "in_domain",
@@ -28,6 +23,8 @@ __all__ = [
     "option_values",
     "outputs_of",
     "plain_array",
+    "raw_values",
+    "read_numbers",
     "require_columns",
     "require_exact",
     "require_in_domain",

@@ -13,7 +13,8 @@ import unicodedata
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,7 +23,7 @@ from smle.errors import DataError
 from smle.extras import require
 from smle.files import reason_of, replacing
 from smle.rules import Categorical, Choice, NumericInput, Specification
-from smle.tables.encode import require_distinct
+from smle.tables.source import require_distinct
 from smle.tables.values import may_be_rounded
 
 if TYPE_CHECKING:
@@ -148,11 +149,12 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
     }
     try:
         with pd.read_csv(place, **options) as reader:
+            whole = _of_whole_rows(_strictly(reader), place, separator, len(names), encoding)
             if verbatim:
-                yield from _strictly(reader)
+                yield from whole
                 return
             with pd.read_csv(place, **{**options, "dtype": str}) as texts:  # read only where it is needed
-                yield from _large_as_text(_strictly(reader), _strictly(texts))
+                yield from _large_as_text(whole, _strictly(texts))
     except pd.errors.EmptyDataError:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.") from None
     except UnicodeDecodeError as error:
@@ -179,6 +181,54 @@ def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         if part is None:
             return
         yield part
+
+
+def _of_whole_rows(
+    parts: Iterator[pd.DataFrame], place: Path, separator: str, width: int, encoding: str
+) -> Iterator[pd.DataFrame]:
+    """Yield chunks whose rows have a value for every column. pandas fills up short rows with missing values.
+
+    Only a row whose last value is missing can be short: the file is read once more where there is one.
+
+    Raises:
+        DataError: If a row ends early.
+    """
+    start, counted, widths = 0, 0, _widths(place, separator, encoding)
+    for part in parts:
+        end = start + len(part)
+        last = part.iloc[:, -1]
+        if width > 1 and (last.isna() | (last == "")).any():
+            for row, found in enumerate(islice(widths, end - counted), start=counted + 1):
+                if found < width:
+                    raise DataError(
+                        f"{place}: expected {width} values in every row, as in the header. Got {found} in row {row}. "
+                        "Was the file cut off? A missing value is written as nothing between two separators."
+                    )
+            counted = end
+        start = end
+        yield part
+
+
+def _widths(place: Path, separator: str, encoding: str) -> Iterator[int]:
+    """Yield how many values each row below the header has; blank lines are no rows."""
+    with _text_of(place, encoding) as text:
+        rows = csv.reader(text, delimiter=separator)
+        try:
+            next(rows)
+            for row in rows:
+                if len(row) > 1 or (row and row[0].strip()):
+                    yield len(row)
+        except csv.Error as error:
+            raise DataError(f"{place}: not readable as a table of separated values ({error}).") from None
+
+
+@contextmanager
+def _text_of(place: Path, encoding: str) -> Iterator[TextIO]:
+    with (
+        gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw,
+        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
+    ):
+        yield text
 
 
 def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.tables.days import with_days
-from smle.tables.encode import column_names, column_of, require_distinct
-from smle.tables.values import WHOLE_FLOAT32, is_missing, is_number
+from smle.tables.source import as_table, column_names, raw_values, require_distinct
+from smle.tables.values import WHOLE_FLOAT32, is_missing, is_number, read_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text", "missing_counts", "missing_in"]
+__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text"]
 
 MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
 
@@ -29,7 +29,7 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
     """Return a pandas table with all columns: numbers as float32 holds them, dates as days, missing texts as NaN.
 
     Args:
-        table: A pandas or polars table, or an array of the inputs of the rules.
+        table: A table, or an array of the inputs of the rules.
         spec: The rules: which columns an array has, which ones are dates, and which ones are outputs. Those are left
             out, for a model must not learn from them.
 
@@ -39,6 +39,7 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
+    table = as_table(table)
     known = column_names(table)
     names = [] if spec is None else [item.name for item in spec.inputs]
     without = frozenset() if spec is None else {item.name for item in spec.outputs}
@@ -77,16 +78,9 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
     Raises:
         DataError: If it holds something else.
     """
-    array = _plain(values)
-    if array.dtype.kind in "biuf":
-        numbers = array.astype(np.float64)
-    else:
-        objects = [np.nan if is_missing(v) else v for v in array.tolist()]
-        try:
-            numbers = np.array(objects, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            example = next(v for v in objects if not is_number(v))
-            raise DataError(f"Column '{name}': expected numbers, as in training. Got {str(example)[:40]!r}.") from None
+    numbers, faults = read_numbers(name, raw_values(values), truth=True, exact=False, noun="Column")
+    if faults:
+        raise DataError(faults[0].message.replace("expected numbers.", "expected numbers, as in training.", 1))
     if np.dtype(kind).kind in "iub" and not np.isfinite(numbers).all():
         raise DataError(f"Column '{name}': {int((~np.isfinite(numbers)).sum())} values are missing. Fill them.")
     with np.errstate(over="ignore"):
@@ -95,38 +89,13 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
 
 def as_texts(values: Any) -> npt.NDArray[Any]:
     """Return a column as text for a stored model; a missing value is `MISSING`, a whole float that of the integer."""
-    return np.array([_text(v) for v in _plain(values).tolist()], dtype=object)
-
-
-def missing_in(values: Any) -> npt.NDArray[np.bool_]:
-    """Return which values of a column are missing."""
-    array = np.asarray(values)
-    if array.dtype.kind == "M":
-        return np.asarray(np.isnat(array))
-    array = _plain(array)
-    return np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(v) for v in array.tolist()], dtype=bool)
-
-
-def missing_counts(spec: Specification, table: Any) -> dict[str, int]:
-    """Return in how many rows each input that has a stand-in is missing."""
-    names = column_names(table)
-    counts = {}
-    for position, item in enumerate(spec.inputs):
-        if item.missing is not None:
-            column = np.asarray(table)[:, position] if names is None else column_of(table, item.name)
-            counts[item.name] = int(missing_in(column).sum())
-    return counts
+    return np.array([_text(v) for v in raw_values(values).tolist()], dtype=object)
 
 
 def _text(value: Any) -> str:
     if is_missing(value):
         return MISSING
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _plain(values: Any) -> npt.NDArray[Any]:
-    array = np.asarray(values)
-    return array if array.dtype.kind in "biuf" else array.astype(object)
 
 
 def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
@@ -148,7 +117,11 @@ def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
     if isinstance(kind, pd.StringDtype) and kind.na_value is np.nan:
         return series
     values = [np.nan if is_missing(v) else v for v in series.to_list()]
-    if any(isinstance(v, str) for v in values) or not values or not all(is_number(v) for v in values):
+    if (
+        any(isinstance(v, str) for v in values)
+        or not values
+        or not all(isinstance(v, bool) or is_number(v) for v in values)
+    ):
         strange = next((v for v in values if isinstance(v, dict | list | tuple | set | bytes | complex)), None)
         if strange is not None:
             raise DataError(f"Column '{name}': expected numbers or text. Got {type(strange).__name__}.")

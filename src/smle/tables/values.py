@@ -1,14 +1,16 @@
-"""Single values: which stand for missing ones, which are numbers, which whole numbers a float cannot hold.
+"""Numbers, read in one way at every door: columns of tables, arrays, targets, what a model in front reads.
 
-The last are refused at every door: a rule may hold for a number and not for the one that it would be rounded to.
-Fractions are measurements: they are read as the nearest floats. So is text with an exponent, which is how floats
-themselves are written.
+A whole number that a float cannot hold is refused: a rule may hold for it and not for the number that it would be
+rounded to. Fractions are measurements: they are read as the nearest floats. So is text with an exponent, which is how
+floats themselves are written. Text is a number if it is written with the digits 0 to 9, a point and an exponent: Python
+would also read `1_0` and the digits of other scripts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -21,17 +23,50 @@ from smle.errors import DataError
 __all__ = [
     "WHOLE_FLOAT32",
     "WHOLE_FLOAT64",
+    "Fault",
+    "advice_on",
     "as_objects",
     "is_missing",
     "is_number",
     "may_be_rounded",
     "plain_array",
+    "read_numbers",
     "require_exact",
 ]
 
+FloatArray = npt.NDArray[np.floating[Any]]
 WHOLE_FLOAT32, WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
-_WHOLE_TEXT = re.compile(r"([+-]?[\d_]+)(?:\.0*)?")
+_WHOLE_TEXT = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+_NUMBER_TEXT = re.compile(
+    r"[ \t\r\n]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)[ \t\r\n]*", re.IGNORECASE
+)
 _INFINITE_TEXT = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+_PLAIN = {float, int, type(None)}
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """What is wrong with some values of a column.
+
+    Attributes:
+        column: The name of the column.
+        rows: The numbers of the rows, from 0 on, (k,).
+        expected: What a value of the column should be, as in "expected numbers".
+        values: The values, (k,); None: they are missing.
+        message: All of it in a sentence or two, with what to do.
+    """
+
+    column: str
+    rows: npt.NDArray[np.intp]
+    expected: str
+    values: npt.NDArray[Any] | None
+    message: str
+
+    def reasons(self) -> list[str]:
+        """Return for each of its rows what is wrong with it, in words."""
+        if self.values is None:
+            return [f"'{self.column}' is missing"] * len(self.rows)
+        return [f"'{self.column}': expected {self.expected}, got {value!r:.60}" for value in self.values.tolist()]
 
 
 def plain_array(values: Any) -> Any:
@@ -54,7 +89,13 @@ def is_missing(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be read as a number, however large."""
+    """Whether a value can be read as a number, however large. A truth value is none."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        return _NUMBER_TEXT.fullmatch(value) is not None
+    if isinstance(value, bool | np.bool_):
+        return False
     try:
         float(value)
     except (TypeError, ValueError):
@@ -64,7 +105,93 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def may_be_rounded(numbers: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
+def read_numbers(
+    column: str, values: npt.NDArray[Any], *, truth: bool = False, exact: bool = True, noun: str = "Input"
+) -> tuple[FloatArray, list[Fault]]:
+    """Return values (n,) as float32, if they are of that type, or else float64, and what is wrong with them.
+
+    Missing values are NaN, and so are those that are wrong.
+
+    Args:
+        column: The name of the column, for messages.
+        values: The values, in this machine's order of bytes (`plain_array`).
+        truth: Read True as 1 and False as 0.
+        exact: Refuse whole numbers that a float cannot hold; otherwise they are rounded.
+        noun: What the column is called in messages.
+    """
+    named = column, noun
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if kind == "f" and size in (4, 8):
+        return values, []
+    if kind in "iu" or kind == "f" or (kind == "b" and truth):
+        numbers: FloatArray = values.astype(np.float64)
+        return numbers, _rounded(named, values, numbers) if exact and size >= 8 else []
+    if kind in "mMcb":
+        advice = " State its range in dates, as [2010-01-01, 2025-01-01]." if kind == "M" else ""
+        expected = "numbers" if kind == "b" else "real numbers"
+        got = repr(values[0].item()) if kind == "b" and len(values) else f"{values.dtype} values"
+        message = f"{noun} '{column}': expected {expected}. Got {got}.{advice or advice_on(kind == 'b' or None)}"
+        return np.full(len(values), np.nan), [Fault(column, np.arange(len(values)), expected, values, message)]
+    return _read_objects(named, values, truth=truth, exact=exact)
+
+
+def _read_objects(
+    named: tuple[str, str], values: npt.NDArray[Any], *, truth: bool, exact: bool
+) -> tuple[FloatArray, list[Fault]]:
+    """Read Python objects and text, one by one where they are not plain numbers."""
+    column, noun = named
+    objects = as_objects(values.tolist(), values.shape)
+    strange: list[int] = []
+    if not set(map(type, objects)) <= _PLAIN:
+        for place, value in enumerate(objects):
+            if is_missing(value):
+                objects[place] = None
+            elif not (is_number(value) or (truth and isinstance(value, bool | np.bool_))):
+                strange.append(place)
+    faults = []
+    if strange:
+        example = objects[strange[0]]
+        message = f"{noun} '{column}': expected numbers. Got {example!r:.60}.{advice_on(example)}"
+        faults.append(_fault(column, strange, objects, "a number", message))
+        objects[strange] = None
+    try:
+        numbers: FloatArray = objects.astype(np.float64)
+    except OverflowError:
+        large = [place for place, value in enumerate(objects) if value is not None and _overflows(value)]
+        message = f"{noun} '{column}': expected numbers. Got a whole number too large for a float."
+        faults.append(_fault(column, large, objects, "a smaller number", message))
+        objects[large] = None
+        numbers = objects.astype(np.float64)
+    return numbers, faults + (_rounded(named, objects, numbers) if exact else [])
+
+
+def _overflows(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    return False
+
+
+def _fault(column: str, rows: list[int], values: npt.NDArray[Any], expected: str, message: str) -> Fault:
+    return Fault(column, np.asarray(rows, dtype=np.intp), expected, values[rows], message)
+
+
+def advice_on(value: Any) -> str:
+    """Return what to do about text that looks like a number, from a space in front of the sentence on."""
+    if not isinstance(value, str):
+        return " Write 1 and 0." if isinstance(value, bool | np.bool_) else ""
+    if re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value):  # not guessed: 1,234 may be either
+        return (
+            " Save the table with decimal points, or read it with pandas.read_csv(..., sep=';', "
+            "decimal=',') and pass it in Python."
+        )
+    if re.fullmatch(r"\s*[+-]?[\d_.]+(?:e[+-]?[\d_]+)?\s*", value, re.IGNORECASE):
+        return " Write numbers with the digits 0 to 9 and a point."
+    return " Write 1 and 0." if value.strip().lower() in ("true", "false") else ""
+
+
+def may_be_rounded(numbers: FloatArray) -> npt.NDArray[np.bool_]:
     """Return which floats may stand for another whole number: the large and the infinite ones. Any shape."""
     every = WHOLE_FLOAT32 if numbers.dtype == np.float32 else WHOLE_FLOAT64
     return np.asarray(np.abs(numbers) >= every)
@@ -78,7 +205,28 @@ def as_objects(values: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return result
 
 
-def require_exact(values: Any, numbers: npt.NDArray[np.floating[Any]], names: Sequence[str]) -> None:
+def _rounded(named: tuple[str, str], values: npt.NDArray[Any], numbers: FloatArray) -> list[Fault]:
+    """Return a fault for whole numbers that were rounded, if there are any; they become NaN."""
+    suspects = np.flatnonzero(may_be_rounded(numbers))
+    rows = [row for row in suspects.tolist() if not _is_exact(values[row], float(numbers[row]))]
+    if not rows:
+        return []
+    message = _inexact(f"{named[1]} '{named[0]}'", values[rows[0]], numbers)
+    numbers[rows] = np.nan
+    return [_fault(named[0], rows, values, "a number that a float holds exactly", message)]
+
+
+def _inexact(name: str, value: Any, numbers: FloatArray) -> str:
+    kind, bits = ("float32", 24) if numbers.dtype == np.float32 else ("float64", 53)
+    text = str(value)
+    return (
+        f"{name}: {text if len(text) <= 40 else text[:40] + '...'} cannot be read exactly ({kind} has "
+        f"all whole numbers up to 2^{bits}), and a rule may distinguish it from its neighbors. Subtract an "
+        "offset or use a larger unit, in the rules too."
+    )
+
+
+def require_exact(values: Any, numbers: FloatArray, names: Sequence[str]) -> None:
     """Refuse whole numbers that were rounded. Shapes: values and numbers (rows, columns), names (columns,).
 
     Args:
@@ -95,16 +243,10 @@ def require_exact(values: Any, numbers: npt.NDArray[np.floating[Any]], names: Se
     array = values if isinstance(values, np.ndarray) else as_objects(values, numbers.shape)
     if array.dtype.kind == "f" and array.dtype.itemsize <= numbers.dtype.itemsize:
         return  # floats are what they are
-    kind, bits = ("float32", 24) if numbers.dtype == np.float32 else ("float64", 53)
     for row, column in np.argwhere(suspects):
         value = array[row, column]
         if not _is_exact(value, float(numbers[row, column])):
-            text = str(value)
-            raise DataError(
-                f"{names[column]}: {text if len(text) <= 40 else text[:40] + '...'} cannot be read exactly ({kind} has "
-                f"all whole numbers up to 2^{bits}), and a rule may distinguish it from its neighbors. Subtract an "
-                "offset or use a larger unit, in the rules too."
-            )
+            raise DataError(_inexact(names[column], value, numbers))
 
 
 def _is_exact(value: Any, number: float) -> bool:

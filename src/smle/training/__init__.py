@@ -1,6 +1,7 @@
 """Training: enforcement of the rules during training, the loop, checkpoints."""
 
 import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+from smle.training.adversarial import Adversarial
 from smle.training.batches import split_rows
 from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
@@ -10,6 +11,7 @@ from smle.training.refit import RefitResult, refit_network
 
 __all__ = [
     "PDCG",
+    "Adversarial",
     "Enforcement",
     "EpochInfo",
     "History",

@@ -20,6 +20,7 @@ from smle.guarantees import (
     HeadProblem,
     Memory,
     Pdcg,
+    Projector,
     nearest_safe_head,
     run_pdcg,
     verify,
@@ -108,8 +109,9 @@ class PDCG(Enforcement):
         cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
         time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how
             long a step takes.
-
-    `search` may be set to another way to look for counterexamples (`smle.guarantees.Finder`).
+        search: Another way to look for counterexamples (`smle.guarantees.Finder`). None: the strongest one.
+        projection: Another way to project over the counterexamples kept (`smle.guarantees.Projector`). With `search` it
+            is a grounding of your own: whatever the two agree on is enforced, and the rules are proved all the same.
     """
 
     name = "pdcg"
@@ -117,7 +119,7 @@ class PDCG(Enforcement):
     def __init__(
         self, *, memory: int = 1, iterations: int = 1000, every: int = 1, tolerance: float = 1e-6,
         keep_memory: bool = True, anchored: bool = False, cost: str = "squared",
-        time_limit: float | None = None,
+        time_limit: float | None = None, search: Finder | None = None, projection: Projector | None = None,
     ) -> None:  # fmt: skip
         for name, value in (("memory", memory), ("iterations", iterations), ("every", every)):
             if value < 1:
@@ -130,7 +132,7 @@ class PDCG(Enforcement):
             raise ValueError(f"Expected cost to be one of {', '.join(PDCG_COSTS)}. Got {cost!r}.")
         self.memory, self.iterations, self.every, self.tolerance = memory, iterations, every, tolerance
         self.keep_memory, self.anchored, self.cost, self.time_limit = keep_memory, anchored, cost, time_limit
-        self.search: Finder | None = None
+        self.search, self.projection = search, projection
         self.final: tuple[Pdcg, ...] = ()
 
     def start(self, network: BoxNetwork) -> None:
@@ -193,7 +195,7 @@ class PDCG(Enforcement):
             results[number] = result = run_pdcg(
                 head, self.problem(over, number), n_it=n_it, n_xs=self.memory, tolerance=self.tolerance,
                 memory=self._memory(number) if self.keep_memory else None, anchored=self.anchored, cost=self.cost,
-                search=self.search,
+                search=self.search, projection=self.projection,
             )  # fmt: skip
             strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
             self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
@@ -210,7 +212,8 @@ class PDCG(Enforcement):
         self._seconds += seconds
         message = (
             f"pdcg: projections of {heads} heads took {self._seconds:.0f} s in the first {self._steps + 1} steps. "
-            "enforcement='correct' obeys the same rules and needs none; PDCG(every=10) projects at every tenth step."
+            "SafeRegressor and SafeClassifier obey the same rules and need none; PDCG(every=10) projects at every "
+            "tenth step."
         )
         if self.time_limit is not None and self._seconds > self.time_limit:
             raise NotCertifiedError(f"{message} The time limit of {self.time_limit:g} s is exceeded.")

@@ -318,7 +318,7 @@ class _Run:
         if isinstance(network, BoxNetwork):
             network.set_extra_state(self.group.of_first(network.get_extra_state()))
         if isinstance(network, SafeNetwork):
-            network.counts = dict.fromkeys(network.counts, 0)  # those of validation are of no interest
+            network.counts.update(dict.fromkeys(network.counts, 0))  # those of validation are of no interest
         network.to("cpu")
 
     # --- checkpoints

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smle.defaults import NETWORK
+from smle.parameters import NetworkParameters, require_parameters
 
 __all__ = ["Callback", "EpochInfo", "History", "Loss", "TrainingOptions"]
 
@@ -26,7 +26,7 @@ SMALL_NETWORK = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """How to train. Names and defaults are those of the estimators (`smle.defaults.NETWORK`).
+    """How to train. Names and defaults are those of the estimators (`smle.parameters.NetworkParameters`).
 
     * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
     * `validation_fraction`: share of the rows to hold out if no validation set is given.
@@ -44,12 +44,12 @@ class TrainingOptions:
     * `verbose`: show a bar; None: only on a terminal.
     """
 
-    learning_rate: float = NETWORK.learning_rate
-    batch_size: int = NETWORK.batch_size
-    max_epochs: int = NETWORK.max_epochs
-    patience: int | None = NETWORK.patience
-    validation_fraction: float = NETWORK.validation_fraction
-    schedule: str | ScheduleFactory | None = NETWORK.schedule
+    learning_rate: float = NetworkParameters.learning_rate
+    batch_size: int = NetworkParameters.batch_size
+    max_epochs: int = NetworkParameters.max_epochs
+    patience: int | None = NetworkParameters.patience
+    validation_fraction: float = NetworkParameters.validation_fraction
+    schedule: str | ScheduleFactory | None = NetworkParameters.schedule
     optimizer: OptimizerFactory | None = None
     weight_decay: float = 0.0
     decay_below: float = 0.0
@@ -62,19 +62,16 @@ class TrainingOptions:
     verbose: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "batch_size", "max_epochs", "patience", "threads"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"Expected {name} > 0. Got {value}.")
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"Expected 0 < validation_fraction < 1. Got {self.validation_fraction}.")
-        for name in ("warmup_epochs", "final_epochs", "weight_decay"):
+        own = ("schedule", "final_epochs") if callable(self.schedule) else ("final_epochs",)
+        shared = [item.name for item in fields(NetworkParameters) if hasattr(self, item.name) and item.name not in own]
+        require_parameters(NetworkParameters, {name: getattr(self, name) for name in shared})
+        if self.threads is not None and not self.threads > 0:
+            raise ValueError(f"Expected threads > 0. Got {self.threads}.")
+        for name in ("warmup_epochs", "final_epochs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected {name} >= 0. Got {getattr(self, name)}.")
         if self.keep not in ("best", "last"):
             raise ValueError(f"Expected keep to be 'best' or 'last'. Got {self.keep!r}.")
-        if isinstance(self.schedule, str) and self.schedule not in ("cosine", "plateau"):
-            raise ValueError(f"Expected schedule to be 'plateau', 'cosine', a function or None. Got {self.schedule!r}.")
 
     def final_phase(self) -> TrainingOptions:
         """Return the options of the final epochs."""

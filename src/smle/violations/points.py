@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from smle.guarantees import Domain, Region, RegionMaximum, regions_of
 from smle.rules import Row, Specification
-from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
     "border_points",
@@ -47,20 +46,20 @@ def uniform_points(
     spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
 ) -> FloatArray:
     """Return points (count, d) drawn uniformly from the domain."""
-    lower, upper = _ends(spec)
+    lower, upper = spec.ends()
     return finished(spec, rng.uniform(lower, upper, (count, len(lower))), dtype)
 
 
 def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
     """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
-    return finished(spec, _snap(regions_of(spec).rows, _corners(*_ends(spec), rng, count), rng), dtype)
+    return finished(spec, _snap(regions_of(spec).rows, _corners(*spec.ends(), rng, count), rng), dtype)
 
 
 def border_points(
     spec: Specification, rng: np.random.Generator, count: int, *, row: Row, dtype: Kind = np.float32
 ) -> FloatArray:
     """Return points on the facet of a row, moved by up to three numbers of the format to either side."""
-    lower, upper = _ends(spec)
+    lower, upper = spec.ends()
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(lower, upper, rng, count))
     others = [r for r in regions_of(spec).rows if r != row and r.is_comparison]
@@ -100,9 +99,7 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
 
     With `whole`, inputs that are stated as whole numbers are rounded to such.
     """
-    fmt = BINARY32 if dtype == np.float32 else BINARY64
-    lower, upper = (np.array([float(nearest(v, fmt)) for v in e], dtype=dtype) for e in (spec.lower, spec.upper))
-    cast = np.clip(points.astype(dtype), lower, upper)
+    cast = np.clip(points.astype(dtype), *spec.ends(dtype))
     for group in spec.one_hot:
         winner = cast[:, group].argmax(axis=1)
         cast[:, group] = np.eye(len(group), dtype=dtype)[winner]
@@ -127,11 +124,6 @@ def stepped(values: FloatArray, rng: np.random.Generator, share: float) -> Float
     side = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf).astype(values.dtype)
     moved = np.nextafter(values, side, dtype=values.dtype)
     return np.where(rng.random(values.shape) < share, moved, values)
-
-
-def _ends(spec: Specification) -> tuple[Doubles, Doubles]:
-    lower, upper = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
-    return lower, upper
 
 
 def _corners(lower: Doubles, upper: Doubles, rng: np.random.Generator, count: int) -> Doubles:

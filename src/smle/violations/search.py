@@ -249,7 +249,7 @@ class _Hunt:
     def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
         """Return for each point the box of a region of its clause's rule in which it lies: (n, d) each."""
         stated = regions_of(self.spec)
-        low, high = (np.tile([float(v) for v in ends], (len(X), 1)) for ends in (self.spec.lower, self.spec.upper))
+        low, high = (np.tile(ends, (len(X), 1)) for ends in self.spec.ends())
         for region, rules in enumerate(stated.rules):
             chosen = np.isin(self.clauses.rule[clause], rules)
             start, end = self.boxes[region]

@@ -1,6 +1,7 @@
 """Heads behind a box: worst case over the clipped embedding (section 6)."""
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -8,15 +9,28 @@ from operator import add, mul
 from smle_check.floats import TINY, affine_error, cast_error, on_grid, upward
 from smle_check.kernel import bounded
 from smle_check.reading import Tensor, require, values
-from smle_check.specification import Literal, Row, Specification, exclusion
+from smle_check.specification import Literal, Specification, exclusion
 
 Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
+Halfspace = tuple[dict[int, Fraction], Fraction]  # terms.x <= bound
 
 
 def over_box(slope: list[Fraction], box: Box) -> Fraction:
     """Maximum of slope.x over a box; an empty slope is zero."""
     ends = zip(slope, *box, strict=False)
     return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
+
+
+def root_box(spec: Specification, active: set[int]) -> Box:
+    """Return the smallest box that the active rows over one input leave; empty ones shrink to a point."""
+    low, high = list(spec.low), list(spec.high)
+    for row in (spec.rows[r] for r in active if len(spec.rows[r].terms) == 1):
+        ((k, sign),) = row.terms.items()
+        if sign > 0:
+            high[k] = min(high[k], row.closed)
+        else:
+            low[k] = max(low[k], -row.closed)
+    return [min(ends) for ends in zip(low, high, strict=True)], high
 
 
 class Hidden:
@@ -72,8 +86,17 @@ class Hidden:
         return constant + more, slope
 
 
+Line = tuple[
+    Fraction, Fraction
+]  # slope and lift: relu(g) <= slope g + lift for g = l - u, and so max(l, u) <= u + that
+
+
 class Bounds:
-    """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside."""
+    """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside.
+
+    The clip gives l where l > u, so that units lie in [l, max(l, u)]. Center and half-width are those of [l, u], and
+    `tops` has a line for every unit whose bounds may cross: max(l, u) = u + relu(l - u) is below it.
+    """
 
     def __init__(
         self, spec: Specification, tensors: dict[str, Tensor], kind: str, hidden: Hidden | None = None
@@ -90,6 +113,8 @@ class Bounds:
         if self.affine:
             slopes = [values(tensors, f"bounds.{side}_slope", "F32", (n, d)) for side in ("lower", "upper")]
         center, half, self.sizes = [], [], []
+        self.gaps: list[tuple[Fraction, list[Fraction]]] = []  # l - u: offset and slope
+        self.tops: dict[int, Line] = {}
         for i in range(n):
             low_slope, high_slope = (s[i * d : (i + 1) * d] for s in slopes)  # empty if constant
             extra = Fraction(0) if min(abs(lower[i]), abs(upper[i])) >= TINY else TINY
@@ -101,12 +126,16 @@ class Bounds:
                 high_error = affine_error(high_slope, reach, upper[i], "bounds") + inherited[1]
                 extra = upward(TINY + max(low_error, high_error))
             gap = [a - b for a, b in zip(low_slope, high_slope, strict=True)]
-            extra += max(Fraction(0), lower[i] - upper[i] + over_box(gap, span))
+            self.gaps.append((lower[i] - upper[i], gap))
+            crossing = lower[i] - upper[i] + over_box(gap, span)
+            require(self.affine or crossing <= 0, "bounds: a constant lower bound above its upper one")
+            if crossing > 0:
+                self.tops[i] = Fraction(0), crossing
             center.append((lower[i] + upper[i]) / 2)
             half.append((upper[i] - lower[i]) / 2 + extra)
             highest = upper[i] + over_box(high_slope, span)
-            lowest = lower[i] - over_box([-s for s in low_slope], span)
-            self.sizes.append(max(highest, -lowest, Fraction(0)) + 2 * extra)
+            ends = [over_box(low_slope, span) + lower[i], over_box([-s for s in low_slope], span) - lower[i]]
+            self.sizes.append(max(highest, *ends) + extra)
         self.center, self.center_grid = on_grid(center)
         self.half, self.half_grid = on_grid(half)
         center_slope, self.center_slope_grid = on_grid([(a + b) / 2 for a, b in zip(*slopes, strict=True)])
@@ -120,7 +149,8 @@ class Head:
     """One head y = W z + V x + b: outputs at the center of the box, and the rounding error of each."""
 
     def __init__(self, spec: Specification, bounds: Bounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]):
-        n, d, m = bounds.width, len(spec.inputs), len(b)
+        self.width = n = bounds.width
+        d, m = len(spec.inputs), len(b)
         self.spec, self.bounds = spec, bounds
         flat, self.grid = on_grid(W)
         self.W = [flat[i * n : (i + 1) * n] for i in range(m)]
@@ -137,7 +167,7 @@ class Head:
         """Inner product of a combination of rows with a vector that is on a grid of its own."""
         return Fraction(sum(map(mul, v, column)), 1 << (self.grid + grid))
 
-    def worst(self, g: dict[int, Fraction]) -> tuple[Fraction, dict[int, Fraction]]:
+    def worst(self, g: dict[int, Fraction], tops: dict[int, Line]) -> tuple[Fraction, dict[int, Fraction]]:
         """Bound g.y over the box: return (d, c) with g.y <= d + c.x, without rounding errors."""
         box, scale = self.bounds, math.lcm(*(v.denominator for v in g.values()))
         v = [0] * box.width
@@ -149,6 +179,11 @@ class Head:
         q = [self.dot(size, column, box.half_slope_grid) / scale for column in box.half_slope]
         for j, value in g.items():
             q = [total + value * tilt for total, tilt in zip(q, self.tilt[j], strict=True)]
+        for i, (share, lift) in tops.items():
+            if v[i] > 0:
+                (gap, slopes), size_i = box.gaps[i], Fraction(v[i], scale << self.grid)
+                constant += size_i * (share * gap + lift)
+                q = [total + size_i * share * slope for total, slope in zip(q, slopes, strict=True)]
         if box.hidden is not None:  # q is a combination of hidden units so far
             more, q = box.hidden.back(q)
             constant += more
@@ -158,8 +193,9 @@ class Head:
         return constant, {k: value for k, value in slope.items() if value}
 
     def clause_bound(
-        self, clause: list[Literal], weights: list[Fraction], rows: list[Row], mu: list[Fraction]
-    ) -> Fraction:
+        self, clause: list[Literal], weights: list[Fraction], rows: list[Halfspace], mu: list[Fraction],
+        tops: dict[int, Line], box: Box,
+    ) -> Fraction:  # fmt: skip
         """Bound sum_j lambda_j (g_j.y + s_j.x - h_j) over the polytope, rounding errors included (section 7)."""
         g: dict[int, Fraction] = {}
         s: dict[int, Fraction] = {}
@@ -167,24 +203,24 @@ class Head:
             for target, form in ((g, literal.y), (s, literal.x)):
                 for key, value in form.items():
                     target[key] = target.get(key, Fraction(0)) + weight * value
-        constant, slope = self.worst(g)
+        constant, slope = self.worst(g, tops)
         constant -= sum(weight * literal.bound for literal, weight in zip(clause, weights, strict=True))
         constant += sum(abs(value) * self.errors[j] for j, value in g.items())
         constant += sum(abs(value) * cast_error(self.spec.sizes[k]) for k, value in s.items())
         for key, value in s.items():
             slope[key] = slope.get(key, Fraction(0)) + value
-        halfspaces = [(row.terms, row.closed) for row in rows]
-        return constant + bounded(slope, halfspaces, mu, *self.bounds.box)
+        return constant + bounded(slope, rows, mu, *box)
 
-    def exclusion_margin(self, pairs: list[tuple[int, int]], weights: tuple[float, ...]) -> Fraction:
+    def exclusion_margin(
+        self, pairs: Iterable[tuple[int, int]], weights: tuple[float, ...], tops: dict[int, Line]
+    ) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
         Under constant bounds, without a pass-through, `clause_bound` is evaluated in integers: pairs may be many.
         """
         constant, unit = not (self.bounds.affine or self.V), Fraction(1, 1 << (self.grid + self.bounds.half_grid))
         reach = [list(map(mul, row, self.bounds.half)) for row in self.W] if constant else []
-        tops = [y + e for y, e in zip(self.middle, self.errors, strict=True)]
-        (one, *ends), grid = on_grid([unit, *tops])
+        (one, *ends), grid = on_grid([unit, *(y + e for y, e in zip(self.middle, self.errors, strict=True))])
         least: list[Fraction] = []
         for (h, k), first, second in zip(pairs, weights[::2], weights[1::2], strict=True):
             require(0 <= first < math.inf and 0 <= second < math.inf and first + second > 0, "exclusions: multipliers")
@@ -194,7 +230,8 @@ class Head:
                 size = sum(map(abs, map(add, map(mul, repeat(p), reach[h]), map(mul, repeat(q), reach[k]))))
                 bound = Fraction(size * one + p * ends[h] + q * ends[k], (p + q) << grid)
             else:
-                bound = self.clause_bound(exclusion((h, k)), [Fraction(p), Fraction(q)], [], []) / (p + q)
+                lam = [Fraction(p), Fraction(q)]
+                bound = self.clause_bound(exclusion((h, k)), lam, [], [], tops, self.bounds.box) / (p + q)
             require(bound < 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
             least = [min([-bound, *least])]
         return min(least, default=Fraction(0))

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY64, TINY, U
-from smle_check.guard import guard_tensors, packed
+from smle_check.floats import BINARY64, FORMATS, TINY, U
+from smle_check.guard import guard_tensors, packed, packed_rows
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -34,7 +34,9 @@ from smle_check.heads.sums import WIDE, sum_of
 from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
-MAX_LEAVES, MAX_DEPTH, MAX_CHECKED, MAX_WORK = 1_000, 64, 200_000, 300_000_000
+MAX_LEAVES, MAX_DEPTH, MAX_CHECKED = 1_000, 64, 200_000
+SHORT = 8  # slopes that are looked at as they are
+PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
 class Clause(NamedTuple):
@@ -90,15 +92,10 @@ def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
     """Return the numbers of the check that section 13 prescribes."""
     count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
     sums = [sum_of(spec, literal) for literal in checked.literals]
-
-    def matrix(forms: list[Form], columns: int) -> Tensor:
-        numbers = [form.get(k, Fraction(0)) for form in forms for k in range(columns)]
-        return packed(numbers, BINARY64, len(forms), columns)
-
     return {
-        "check.outputs": matrix([s.outputs for s in sums], m),
-        "check.sizes": matrix([s.sizes for s in sums], m),
-        "check.inputs": matrix([s.inputs for s in sums[: checked.moving]], d),
+        "check.outputs": packed_rows([s.outputs for s in sums], m),
+        "check.sizes": packed_rows([s.sizes for s in sums], m),
+        "check.inputs": packed_rows([s.inputs for s in sums[: checked.moving]], d),
         "check.thresholds": packed([s.threshold for s in sums], BINARY64, count),
     }
 
@@ -121,15 +118,6 @@ def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
     return found
 
 
-class Answer(NamedTuple):
-    """A stored safe answer of one output: slope.x + offset, and how far what is served may be from it, each way."""
-
-    slope: Form
-    offset: Fraction
-    up: Fraction
-    down: Fraction
-
-
 def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
     """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
     side = clip.limit.side
@@ -145,8 +133,12 @@ def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list
 
 
 def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
-    """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|; a constant is stored exactly."""
-    if not slope:
+    """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|.
+
+    A constant is stored exactly. So is a table, slopes over one group without an offset: its sum is one stored number
+    times 1, and others times 0.
+    """
+    if not slope or (not offset and any(slope.keys() <= set(group) for group in spec.groups)):
         return Fraction(0)
     error = spec.error(slope, offset, "safe answer")
     return error + U * (spec.largest(slope, offset) + error) + 2 * TINY
@@ -156,43 +148,66 @@ class Safe:
     """The safe answers of one leaf, moved by the clips as any candidate is."""
 
     def __init__(self, facts: Facts, clips: list[Clip], stored: list[tuple[Form, Fraction]], moves: dict[int, Any]):
-        self.facts, self.spec = facts, facts.spec
-        self.answers: list[Answer] = []
-        sides = by_side(clips)
-        for i, (slope, offset) in enumerate(stored):
-            own, ways = rounding(self.spec, slope, offset), []
-            for side in (1, -1):
-                clipped = [self.moved(clips[j], slope, offset, own, moves.get(j, [])) for j in sides.get((i, side), ())]
-                ways.append(own + max(clipped, default=Fraction(0)))
-            self.answers.append(Answer(slope, offset, *ways))
+        self.facts, self.spec, self.clips, self.stored, self.moves = facts, facts.spec, clips, stored, moves
+        self.rounded = [rounding(self.spec, *answer) for answer in stored]
+        self.sides, self.ways = by_side(clips), dict[tuple[int, int], Fraction]()
+        self.others: dict[tuple[int, int], Form] = {}
 
-    def moved(self, clip: Clip, slope: Form, offset: Fraction, own: Fraction, mu: Any) -> Fraction:
-        """Return by how much a clip may move the stored answer to its side, beyond rounding."""
+    def way(self, i: int, side: int) -> Fraction:
+        """Return how far what is served of output i may be from what is stored: above it (side 1) or below."""
+        if (i, side) not in self.ways:
+            most = Fraction(0)
+            for j in self.sides.get((i, side), ()):
+                most = max(most, self.moved(j, most))
+            self.ways[i, side] = self.rounded[i] + most
+        return self.ways[i, side]
+
+    def moved(self, j: int, least: Fraction) -> Fraction:
+        """Return by how much a clip may move the stored answer to its side, beyond rounding; less than `least` is 0."""
+        clip, most = self.clips[j], Fraction(0)
         limit: Limit = clip.limit
         if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
-            return Fraction(0)
-        most = Fraction(0)
-        for form, constant in move_forms(clip, slope, offset, own):
-            found = self.facts.most(form, constant, None, limit.region, mu)
-            most = max(most, found if found is not None else Fraction(0))
+            return most
+        slope, offset = self.slope(limit.output, limit.region), self.stored[limit.output][1]
+        for form, constant in move_forms(clip, slope, offset, self.rounded[limit.output]):
+            if form or constant > least:
+                found = self.facts.most(form, constant, None, limit.region, self.moves.get(j, []))
+                most = max(most, found if found is not None else Fraction(0))
         return most
 
-    def form(self, literal: Literal) -> tuple[Form, Fraction]:
-        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer."""
+    def slope(self, i: int, region: int | None) -> Form:
+        """Return the slope of a stored answer; of a long table what a region leaves of it."""
+        slope, boxes = self.stored[i][0], self.facts.boxes
+        if region is None or len(slope) <= SHORT:
+            return slope
+        known = [boxes.of(region, fmt).members for fmt in FORMATS]
+        for g in known[0]:
+            left = [members.get(g) for members in known]
+            if all(members is not None and members.among for members in left):
+                names = {k for members in left if members is not None for k in members.names}
+                if (i, g) not in self.others:
+                    self.others[i, g] = {k: v for k, v in slope.items() if boxes.group.get(k) != g}
+                return self.others[i, g] | {k: slope[k] for k in names if k in slope}
+        return slope
+
+    def form(self, literal: Literal, region: int | None) -> tuple[Form, Fraction]:
+        """Return an affine function of x that bounds g.y + s.x - h for the served safe answer in a region."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
-            answer = self.answers[i]
-            constant += g * answer.offset + abs(g) * (answer.up if g > 0 else answer.down)
-            for k, v in answer.slope.items():
+            constant += g * self.stored[i][1] + abs(g) * self.way(i, 1 if g > 0 else -1)
+            for k, v in self.slope(i, region).items():
                 form[k] = form.get(k, Fraction(0)) + g * v
         return form, constant
 
     def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
         """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
-        return self.facts.most(*self.form(literal), region, None, mu)
+        return self.facts.most(*self.form(literal, region), region, None, mu)
 
     def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
-        """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without."""
+        """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without.
+
+        Without multipliers each member of a one-hot group may have a literal of its own.
+        """
         chosen = clause if proof is None else [clause[index(proof[0], len(clause), "literal")]]
         short = []
         for literal in chosen:
@@ -200,7 +215,24 @@ class Safe:
             if found is None or found < 0 or (found == 0 and not literal.strict):
                 return
             short.append(found)
+        if proof is None and self.by_member(clause, region):
+            return
         raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
+
+    def by_member(self, clause: list[Literal], region: int) -> bool:
+        """Whether a clause holds in a region for each member of a group, with any of its literals each."""
+        forms = [(*self.form(without_zeros(literal), region), literal.strict) for literal in clause]
+        groups = {self.facts.boxes.group.get(k) for form, _, _ in forms for k in form} - {None}
+        for g in sorted(g for g in groups if g is not None):
+            self.spec.work.plan(10 * len(forms) * len(self.spec.groups[g]), "safe answers by members")
+            held, left = set[int](), set[int]()
+            for form, constant, strict in forms:
+                found = self.facts.by_member(form, constant, region, g)
+                left.update(found)
+                held.update(k for k, value in found.items() if value < 0 or (value == 0 and not strict))
+            if left <= held:
+                return True
+        return False
 
     def is_off(self, label: int) -> bool:
         """Whether a label is proved to be off wherever this leaf serves."""
@@ -256,14 +288,17 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     if checked.is_empty:
         require(leaves == [] and moves == [], "proofs: expected none of safe answers")
         return settled
-    values(tensors, "check.scale", "F64", (len(spec.outputs),))  # of distances: proposals read it, no proof does
+    # Distances are counted in these units: proposals read them, no proof does. They only have to be sane.
+    units = values(tensors, "check.scale", "F64", (len(spec.outputs),))
+    require(all(1 / WIDE <= unit <= WIDE for unit in units), "check.scale: expected numbers from 2^-100 to 2^100")
     shape = tensors["check.outputs"].shape
     require(shape == (len(checked.literals), len(spec.outputs)), "check.outputs is not what the rules prescribe")
     for name, prescribed in check_tensors(spec, checked).items():
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
     found = read_tree(tree, gated)
-    work = sum(len(spec.rules[c.rule].regions) for c in checked.clauses) + len(clips)
-    require(work * len(found) * (len(spec.rows) + len(spec.inputs)) <= MAX_WORK, "tree: too many obligations")
+    asked = sum(len(spec.rules[c.rule].regions) * len(c.literals) for c in checked.clauses) + len(clips)
+    asked += sum(len(spec.rules[r].regions) * len(spec.rules[r].exclusions) for r in checked.excluding) // 10
+    spec.work.plan(PER_PROOF * asked * len(found), "safe answers")
     stored, own = read_safe(spec, tensors, len(found)), read_proofs(moves, "leaf clip", "mu")
     proofs = read_proofs(leaves, "leaf rule region clause", "literal mu")
     for number, leaf in enumerate(found):

@@ -11,20 +11,22 @@ its own, so that rules may overlap in any number:
 The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import FORMATS, TINY, U
-from smle_check.heads.known import Boxes, Facts, Form
+from smle_check.floats import FORMATS, TINY, Binary, U
+from smle_check.heads.known import Boxes, Facts, Form, Known
 from smle_check.heads.sums import WIDE
-from smle_check.kernel import bounded
 from smle_check.reading import Rejected, Tensor, fields, items, require, values
 from smle_check.specification import Literal, Specification
 
-MAX_LIMITS, MAX_PAIRS = 100_000, 5_000_000
+MAX_LIMITS = 100_000
+PER_PAIR = 100  # steps for each pair of a limit and a clip that may undo it
+MOST_SLOTS = 32  # of a range, in an index of clips
 STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
 
 
@@ -107,28 +109,30 @@ class Pairs:
     def __init__(self, boxes: Boxes, clips: list[Clip]) -> None:
         self.boxes, self.clips, self.facts = boxes, clips, Facts(boxes)
         self.reaches: dict[tuple[int, int], Fraction] = {}
-        self.demands: dict[int, Fraction] = {}
-        self.boxes_of: dict[int, list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]] = {}
+        self.boxes_of: dict[int, list[tuple[Known, Binary]]] = {}
         self.sides = by_side(clips)
+        self.others = {key: Others(self, own, -key[1]) for key, own in self.sides.items()}
 
-    def against(self, k: int) -> list[int]:
-        """Return the clips that have to obey limit k: its own, and the later ones of the other side."""
-        limit = self.clips[k].limit
-        return [k, *(j for j in self.sides.get((limit.output, -limit.side), ()) if j > k)]
-
-    def most(self) -> int:
-        """Return an upper bound of how many pairs there are."""
-        lower = {output: len(own) for (output, side), own in self.sides.items() if side > 0}
-        upper = ((output, len(own)) for (output, side), own in self.sides.items() if side < 0)
-        return len(self.clips) + sum(lower.get(output, 0) * count for output, count in upper)
-
-    def nonempty(self, region: int) -> list[tuple[Mapping[int, Fraction], Mapping[int, Fraction]]]:
-        """Return the box of a region in each format in which it is not empty."""
+    def nonempty(self, region: int) -> list[tuple[Known, Binary]]:
+        """Return what a region leaves in each format in which that is not empty."""
         if region not in self.boxes_of:
             found = [(self.boxes.of(region, fmt), fmt) for fmt in FORMATS]
-            filled = [(ends, fmt) for ends, fmt in found if all(a <= b for a, b in ends.values())]
-            self.boxes_of[region] = [self.boxes.sides(ends, fmt) for ends, fmt in filled]
+            self.boxes_of[region] = [(known, fmt) for known, fmt in found if not self.boxes.is_empty(known)]
         return self.boxes_of[region]
+
+    def against(self, k: int) -> tuple[Fraction | None, list[int]]:
+        """Return what is left to be proved of limit k, one by one: its own clip, and later ones of the other side.
+
+        Before them the margin of those that are settled together; None: none is.
+        """
+        limit = self.clips[k].limit
+        if not self.nonempty(limit.region):
+            return None, []
+        others = self.others.get((limit.output, -limit.side))
+        spare = None if others is None else others.spare(k, self.demand(k))
+        if others is None or (spare is not None and (spare > 0 or (spare == 0 and not limit.strict))):
+            return spare, [k]
+        return None, [k, *others.meeting(k)]
 
     def least(self, j: int, side: int) -> Fraction:
         """Return the least of side * (what clip j leaves), of a clip whose region is not empty."""
@@ -136,18 +140,16 @@ class Pairs:
             clip = self.clips[j]
             forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
             ends = self.nonempty(clip.limit.region)
-            least = [c - bounded({k: -v for k, v in s.items()}, [], [], *box) for s, c in forms for box in ends]
+            least = [c - self.boxes.most({k: -v for k, v in s.items()}, *own) for s, c in forms for own in ends]
             self.reaches[j, side] = min(least)
         return self.reaches[j, side]
 
     def demand(self, k: int) -> Fraction:
-        """Return the most of side * (what limit k asks for) over the box where it binds, which is not empty."""
-        if k not in self.demands:
-            limit = self.clips[k].limit
-            form = {i: limit.side * v for i, v in limit.slope.items()}
-            most = [bounded(form, [], [], *box) for box in self.nonempty(limit.region)]
-            self.demands[k] = limit.side * limit.offset + max(most)
-        return self.demands[k]
+        """Return the most of side * (what limit k asks for) where it binds, which is somewhere."""
+        limit = self.clips[k].limit
+        form = {i: limit.side * v for i, v in limit.slope.items()}
+        most = [self.boxes.most(form, *own) for own in self.nonempty(limit.region)]
+        return limit.side * limit.offset + max(most)
 
     def margin(self, k: int, j: int, mu_data: Any) -> Fraction | None:
         """Prove that what clip j leaves obeys limit k; return the margin, None where they never meet.
@@ -155,11 +157,6 @@ class Pairs:
         The limit binds on its region as stated; the clip is on in its region as the gate sees it.
         """
         limit, clip = self.clips[k].limit, self.clips[j]
-        if not (self.nonempty(limit.region) and self.nonempty(clip.limit.region)):
-            return None
-        spare = self.least(j, limit.side) - self.demand(k)
-        if not mu_data and spare > 0:  # what the clip leaves anywhere obeys the limit wherever it binds
-            return spare
         margins = []
         for slope, constant in gaps(clip, limit):
             form = {i: -v for i, v in slope.items()}
@@ -169,6 +166,92 @@ class Pairs:
                     raise Rejected(f"not proved (short by {rounded_text(excess, 3, up=True)})")
                 margins.append(-excess)
         return min(margins, default=None)
+
+
+class Others:
+    """The clips of one output and side, as limits of the other `side` meet them."""
+
+    def __init__(self, pairs: Pairs, own: list[int], side: int) -> None:
+        self.pairs, self.side = pairs, side
+        self.clips = [j for j in own if self.left(j)]  # others are never on
+        self.worst: list[Fraction] = []
+        self.indices: list[Index] | None = None
+
+    def left(self, j: int) -> list[Known]:
+        """Return what the region of a clip leaves, in each format in which that is anything."""
+        return [known for known, _ in self.pairs.nonempty(self.pairs.clips[j].limit.region)]
+
+    def spare(self, k: int, demand: Fraction) -> Fraction | None:
+        """Return by how much the worst of the clips behind limit k obeys it anywhere; None: there is none."""
+        if not self.worst:
+            for j in reversed(self.clips):
+                least = self.pairs.least(j, self.side)
+                self.worst.append(min(least, self.worst[-1]) if self.worst else least)
+            self.worst.reverse()
+        first = bisect_right(self.clips, k)
+        return self.worst[first] - demand if first < len(self.clips) else None
+
+    def meeting(self, k: int) -> list[int]:
+        """Return the clips behind limit k whose regions may meet its own."""
+        if self.indices is None:
+            spec, found = self.pairs.boxes.spec, {j: self.left(j) for j in self.clips}
+            read = {i for own in found.values() for known in own for i in known.ends}
+            parts = [members_left(g) for g in range(len(spec.groups))]
+            parts += [slots_left(i, [known for own in found.values() for known in own]) for i in sorted(read)]
+            self.indices = [Index(keys, found) for keys in parts]
+        own, best = self.left(k), self.clips
+        for index in self.indices:
+            listed = index.meeting(own)
+            if listed is not None and len(listed) < len(best):
+                best = listed
+        return best[bisect_right(best, k) :]
+
+
+Keys = Callable[[list[Known]], "Iterable[int] | None"]
+
+
+class Index:
+    """Clips by keys of their regions, where regions that meet have a key in common; None: all of them."""
+
+    def __init__(self, keys: Keys, clips: Mapping[int, list[Known]]) -> None:
+        self.keys, self.listed, self.anywhere = keys, dict[int, list[int]](), list[int]()
+        for j, own in clips.items():
+            found = keys(own)
+            for key in () if found is None else found:
+                self.listed.setdefault(key, []).append(j)
+            self.anywhere += [j] if found is None else []
+
+    def meeting(self, own: list[Known]) -> list[int] | None:
+        """Return the clips that may meet a region; None: all."""
+        found = self.keys(own)
+        if found is None:
+            return None
+        return sorted({*self.anywhere, *(j for key in found for j in self.listed.get(key, ()))})
+
+
+def members_left(g: int) -> Keys:
+    """Return the members that a region asks for, in any format, if it names those of a group."""
+
+    def keys(own: list[Known]) -> Iterable[int] | None:
+        found = [known.members.get(g) for known in own]
+        named = [members.names for members in found if members is not None and members.among]
+        return frozenset().union(*named) if len(named) == len(own) else None
+
+    return keys
+
+
+def slots_left(i: int, all_known: list[Known]) -> Keys:
+    """Return the slots between lower ends of ranges of one input that a region's own range meets, if they are few."""
+    lows = sorted({known.ends[i][0] for known in all_known if i in known.ends})
+
+    def keys(own: list[Known]) -> Iterable[int] | None:
+        ends = [known.ends[i] for known in own if i in known.ends]
+        first = bisect_right(lows, min((low for low, _ in ends), default=Fraction(0))) - 1
+        last = bisect_right(lows, max((high for _, high in ends), default=Fraction(0))) - 1
+        few = len(ends) == len(own) and last - first < MOST_SLOTS
+        return range(first, last + 1) if few else None
+
+    return keys
 
 
 def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Limit]) -> list[Clip]:
@@ -202,13 +285,15 @@ def check_clips(
 ) -> tuple[list[tuple[Obligation, Fraction]], Pairs]:
     """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
     proofs = read_proofs(proof_data, "limit clip", "mu")
-    pairs, settled = Pairs(Boxes(spec), clips), []
-    require(pairs.most() <= MAX_PAIRS, "rules: too many pairs of limits")
-    for k, clip in enumerate(clips):
+    pairs, settled, asked = Pairs(Boxes(spec), clips), [], []
+    for k in range(len(clips)):
+        asked.append(pairs.against(k))
+        spec.work.plan(PER_PAIR * len(asked[-1][1]), "rules: pairs of limits")
+    for k, (clip, (together, alone)) in enumerate(zip(clips, asked, strict=True)):
         limit = clip.limit
         obligation = Obligation(0, limit.rule, limit.region, tuple(spec.regions[limit.region]), limit.clause)
-        margins = []
-        for j in pairs.against(k):
+        margins = [together]
+        for j in alone:
             try:
                 margins.append(pairs.margin(k, j, *proofs.pop((k, j), [[]])))
             except Rejected as reason:

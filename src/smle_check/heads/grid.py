@@ -22,15 +22,7 @@ from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, BINARY64, TINY, coefficient, error64, nearest, threshold_above, threshold_below
 from smle_check.guard import guard_tensors, packed
-from smle_check.heads.candidates import (
-    MAX_CHECKED,
-    MAX_DEPTH,
-    MAX_LEAVES,
-    MAX_WORK,
-    gated_regions,
-    key_of,
-    without_zeros,
-)
+from smle_check.heads.candidates import MAX_CHECKED, MAX_DEPTH, MAX_LEAVES, gated_regions, key_of, without_zeros
 from smle_check.heads.clips import read_proofs
 from smle_check.heads.known import ROOT, Form, Leaf
 from smle_check.heads.steps import EXACT, LARGEST_SUM, Cut, Lattice, ReadBoxes, ReadFacts, reading_tensors, whole_form
@@ -39,6 +31,7 @@ from smle_check.specification import Literal, Specification
 
 SMALLEST_COEFFICIENT = Fraction(1, 2**900)  # of a real input: products with it do not underflow
 MOST_TERMS = 2**20
+PER_PROOF = 4  # steps for each clause of a leaf, each row and each input
 
 
 class Comparison(NamedTuple):
@@ -312,7 +305,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     values(tensors, "check.scale", "F64", (m,))  # of distances: proposals read it, no proof does
     leaves = read_tree(spec, tree, gated, GridLeaf(ROOT, {}))
     work = sum(len(spec.rules[rule].regions) for rule, *_ in listed.clauses) + m
-    require(work * len(leaves) * (len(spec.rows) + d) <= MAX_WORK, "tree: too many obligations")
+    spec.work.plan(PER_PROOF * work * len(leaves) * (len(spec.rows) + d), "safe answers")
     slopes = values(tensors, "safe.slope", "F64", (len(leaves), m, d))
     offsets = values(tensors, "safe.offset", "F64", (len(leaves), m))
     proofs, whole = read_proofs(proof_data, "leaf rule region clause", "literal mu"), ReadBoxes(spec)

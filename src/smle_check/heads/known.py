@@ -1,81 +1,163 @@
-"""What is known of x where regions hold, or do not: ranges from comparisons, rows from the others (sections 12, 13)."""
+"""What is known of x where regions hold, or do not: ranges, members of one-hot groups, rows (sections 12, 13).
 
-from collections import ChainMap
-from collections.abc import Iterable, Mapping
+Of the columns of a one-hot group exactly one is 1, the others are 0. So a comparison of one of them, or a row over
+columns of one group alone, leaves some members and no others, and an affine function is largest at one of these.
+"""
+
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.floats import FORMATS, Binary, above, below
-from smle_check.kernel import bounded, multipliers_of
-from smle_check.specification import Specification
+from smle_check.kernel import multipliers_of, residual_of
+from smle_check.specification import Row, Specification
 
 Ends = dict[int, tuple[Fraction, Fraction]]  # of some inputs; the others have their whole range
 Form = dict[int, Fraction]
 
 
+class Members(NamedTuple):
+    """Which members of a one-hot group are left: one `among` these columns, or none of these."""
+
+    names: frozenset[int]
+    among: bool
+
+    def meeting(self, other: "Members") -> "Members":
+        """Return what two of them leave."""
+        if self.among and other.among:
+            return Members(self.names & other.names, True)
+        if self.among or other.among:
+            few, left_out = (self, other) if self.among else (other, self)
+            return Members(few.names - left_out.names, True)
+        return Members(self.names | other.names, False)
+
+    def __contains__(self, column: object) -> bool:
+        return (column in self.names) is self.among
+
+    def opposite(self) -> "Members":
+        """Return the others."""
+        return self._replace(among=not self.among)
+
+
+class Known(NamedTuple):
+    """What is left of x in a format: ranges of inputs that are numbers, members of groups, by their number."""
+
+    ends: Ends
+    members: dict[int, Members]
+
+
 class Boxes:
-    """The ranges that comparisons of a region, or of two, leave to inputs of a format; each region is read once."""
+    """What comparisons of regions leave to inputs of a format; each region is read once."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
-        self.domain = {fmt: [dict(enumerate(side)) for side in spec.passed[fmt]] for fmt in FORMATS}
-        self.known: dict[tuple[int, Binary], Ends] = {}
+        self.group = spec.group
+        self.known: dict[tuple[int, Binary], Known] = {}
 
-    def of(self, region: int, fmt: Binary) -> Ends:
-        """Return the ranges that the comparisons of one region leave; low > high where that is none."""
-        if (region, fmt) in self.known:
-            return self.known[region, fmt]
-        low, high = self.spec.passed[fmt]
-        ends: Ends = {}
-        for row in (self.spec.rows[r] for r in self.spec.regions[region] if len(self.spec.rows[r].terms) == 1):
-            ((k, sign),) = row.terms.items()
+    def of(self, region: int, fmt: Binary) -> Known:
+        """Return what the rows of one region leave as the gate sees them: comparisons, and rows over one group."""
+        if (region, fmt) not in self.known:
+            known = Known({}, {})
+            for row in (self.spec.rows[r] for r in self.spec.regions[region]):
+                self.note(known, self.kept(row, fmt))
+            self.known[region, fmt] = known
+        return self.known[region, fmt]
+
+    @staticmethod
+    def note(known: Known, more: Known) -> None:
+        """Add further knowledge; where nothing is left, low > high, or no member is among those named."""
+        for k, (low, high) in more.ends.items():
+            a, b = known.ends.get(k, (low, high))
+            known.ends[k] = max(a, low), min(b, high)
+        for g, members in more.members.items():
+            known.members[g] = members.meeting(known.members.get(g, members))
+
+    def kept(self, row: Row, fmt: Binary) -> Known:
+        """Return what is left where one row holds, as the gate sees it."""
+        g = self.group_of(row)
+        if g is not None:
             bound, strict = row.compared[fmt]
-            a, b = ends.get(k, (low[k], high[k]))
-            if sign > 0:
-                ends[k] = a, min(b, below(bound, fmt) if strict else bound)
-            else:
-                ends[k] = max(a, above(-bound, fmt) if strict else -bound), b
-        self.known[region, fmt] = ends
-        return ends
+            return Known({}, {g: self.chosen(row, bound, strict)})
+        if len(row.terms) > 1:
+            return Known({}, {})
+        ((k, sign),) = row.terms.items()
+        low, high = (side[k] for side in self.spec.passed[fmt])
+        bound, strict = row.compared[fmt]
+        if sign > 0:
+            return Known({k: (low, min(high, below(bound, fmt) if strict else bound))}, {})
+        return Known({k: (max(low, above(-bound, fmt) if strict else -bound), high)}, {})
 
-    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Ends | None:
-        """Return the ranges where some regions meet, outside of others; None: no input is there.
+    def group_of(self, row: Row) -> int | None:
+        """Return the group that has all columns of a row; None: there is none."""
+        groups = {self.group.get(k) for k in row.terms}
+        return groups.pop() if len(groups) == 1 else None
 
-        Regions of one comparison have an outside that is a range; of others nothing is used here.
-        """
-        ends: Ends = {}
-        for own in [*(self.of(region, fmt) for region in regions), *(self.beyond(region, fmt) for region in outside)]:
-            for k, (low, high) in own.items():
-                a, b = ends.get(k, (low, high))
-                ends[k] = max(a, low), min(b, high)
-                if ends[k][0] > ends[k][1]:
-                    return None
-        for group in self.spec.groups:  # exactly one is 1, the others 0
-            own = {k: ends.get(k, (Fraction(0), Fraction(1))) for k in group}
-            ones = [k for k in group if own[k][0] > 0]
-            if len(ones) > 1 or all(b < 1 for _, b in own.values()):
-                return None
-            if ones:
-                ends |= {k: (own[k][0], min(own[k][1], Fraction(int(k in ones)))) for k in group}
-        return None if any(a > b for a, b in ends.values()) else ends
+    @staticmethod
+    def chosen(row: Row, bound: Fraction, strict: bool) -> Members:
+        """Return the members at which a row over their group holds: each is 1 while all others are 0."""
+        holds = {k: v < bound if strict else v <= bound for k, v in row.terms.items()}
+        others = bound > 0 if strict else bound >= 0  # at members that the row does not name
+        return Members(frozenset(k for k, inside in holds.items() if inside is not others), not others)
 
-    def beyond(self, region: int, fmt: Binary) -> Ends:
-        """Return the ranges outside of a region that is one comparison."""
+    def beyond(self, region: int, fmt: Binary) -> Known:
+        """Return what is left outside of a region as it is stated: of one comparison, or of rows over one group."""
         rows = [self.spec.rows[r] for r in self.spec.regions[region]]
+        g = self.group_of(rows[0]) if rows else None
+        if g is not None and all(self.group_of(row) == g for row in rows):
+            inside = Members(frozenset(), False)
+            for row in rows:
+                bound, strict = row.compared[fmt] if len(row.terms) == 1 else (row.bound, row.strict)
+                inside = inside.meeting(self.chosen(row, bound, strict))
+            return Known({}, {g: inside.opposite()})
         if len(rows) != 1 or len(rows[0].terms) != 1:
-            return {}
+            return Known({}, {})
         ((k, sign),) = rows[0].terms.items()
         low, high = (side[k] for side in self.spec.passed[fmt])
         bound, strict = rows[0].compared[fmt]
         if sign > 0:
-            return {k: (max(low, bound if strict else above(bound, fmt)), high)}
-        return {k: (low, min(high, -bound if strict else below(-bound, fmt)))}
+            return Known({k: (max(low, bound if strict else above(bound, fmt)), high)}, {})
+        return Known({k: (low, min(high, -bound if strict else below(-bound, fmt)))}, {})
 
-    def sides(self, ends: Ends, fmt: Binary) -> tuple[Mapping[int, Fraction], Mapping[int, Fraction]]:
-        """Return the lower and the upper ends of all inputs."""
-        low, high = self.domain[fmt]
-        lower, upper = ({k: pair[i] for k, pair in ends.items()} for i in (0, 1))
-        return ChainMap(lower, low), ChainMap(upper, high)
+    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Known | None:
+        """Return what is left where some regions meet, outside of others; None: no input is there."""
+        known = Known({}, {})
+        for region in regions:
+            self.note(known, self.of(region, fmt))
+        for region in outside:
+            self.note(known, self.beyond(region, fmt))
+        return None if self.is_empty(known) else known
+
+    def is_empty(self, known: Known) -> bool:
+        """Whether no input is left."""
+        if any(low > high for low, high in known.ends.values()):
+            return True
+        return any(not self.count(g, members) for g, members in known.members.items())
+
+    def count(self, g: int, members: Members | None) -> int:
+        """Return how many members of a group are left."""
+        size = len(self.spec.groups[g])
+        if members is None:
+            return size
+        return len(members.names) if members.among else size - len(members.names)
+
+    def most(self, form: Form, known: Known, fmt: Binary) -> Fraction:
+        """Return the largest form.x over what is left: a range for each number, a member for each group."""
+        low, high = self.spec.passed[fmt]
+        total, groups = Fraction(0), dict[int, dict[int, Fraction]]()
+        for k, e in form.items():
+            g = self.group.get(k)
+            if g is None:
+                a, b = known.ends.get(k, (low[k], high[k]))
+                total += max(e * a, e * b)
+            else:
+                groups.setdefault(g, {})[k] = e
+        for g, own in groups.items():
+            left = known.members.get(g)
+            values = [e for k, e in own.items() if left is None or k in left]
+            if len(values) < self.count(g, left):  # a member without a coefficient
+                values.append(Fraction(0))
+            total += max(values)
+        return total
 
 
 class Leaf(NamedTuple):
@@ -93,6 +175,7 @@ class Facts:
 
     def __init__(self, boxes: Boxes, leaf: Leaf = ROOT) -> None:
         self.boxes, self.spec, self.leaf = boxes, boxes.spec, leaf
+        self.left: dict[tuple[tuple[int, ...], Binary], Known | None] = {}
 
     def complement(self, region: int) -> tuple[Form, Fraction] | None:
         """Return a row that holds outside of a region that is one oblique row: there x is outside it as stated."""
@@ -106,9 +189,9 @@ class Facts:
 
         Numbers from len(rows) on are the outsides of regions.
         """
-        spec, found = self.spec, dict.fromkeys(range(self.spec.stated, len(self.spec.rows)), False)
+        spec = self.spec
         regions = [*self.leaf.on, *(() if seen is None else (seen,))]
-        found |= {r: False for region in regions for r in spec.regions[region]}
+        found = {r: False for region in regions for r in spec.regions[region]}
         found |= dict.fromkeys(spec.regions[stated] if stated is not None else (), True)
         return found | {len(spec.rows) + g: True for g in self.leaf.off if self.complement(g) is not None}
 
@@ -119,17 +202,38 @@ class Facts:
         row = self.spec.rows[r]
         return row.terms, row.bound if as_stated and len(row.terms) > 1 else row.compared[fmt][0]
 
+    def known(self, stated: int | None, seen: int | None, fmt: Binary) -> Known | None:
+        """Return what is left where a region holds as stated and another as the gate sees it; None: nothing."""
+        regions = tuple(sorted({*self.leaf.on, *(g for g in (stated, seen) if g is not None)}))
+        if (regions, fmt) not in self.left:
+            self.left[regions, fmt] = self.boxes.meeting(regions, fmt, self.leaf.off)
+        return self.left[regions, fmt]
+
     def most(
         self, form: Form, constant: Fraction, stated: int | None, seen: int | None, mu_data: Any
     ) -> Fraction | None:
         """Bound form.x + constant where a region holds as stated and another as the gate sees it; None: nowhere."""
-        known = self.rows(stated, seen) if mu_data else {}
-        mu = multipliers_of(mu_data, set(known), "mu") if mu_data else {}
-        regions = {*self.leaf.on, *(g for g in (stated, seen) if g is not None)}
+        rows = self.rows(stated, seen) if mu_data else {}
+        mu = multipliers_of(mu_data, set(rows), "mu", self.spec.work) if mu_data else {}
         found = []
         for fmt in FORMATS:
-            ends = self.boxes.meeting(sorted(regions), fmt, self.leaf.off)
-            if ends is not None:
-                rows = [self.row(r, known[r], fmt) for r in mu]
-                found.append(constant + bounded(form, rows, list(mu.values()), *self.boxes.sides(ends, fmt)))
+            known = self.known(stated, seen, fmt)
+            if known is not None:
+                priced = [self.row(r, rows[r], fmt) for r in mu]
+                rest, total = residual_of(form, priced, list(mu.values()))
+                found.append(constant + total + self.boxes.most(rest, known, fmt))
         return max(found, default=None)
+
+    def by_member(self, form: Form, constant: Fraction, stated: int, g: int) -> dict[int, Fraction]:
+        """Bound form.x + constant where a region holds as stated, for each member of a group that is left there."""
+        rest = {k: v for k, v in form.items() if self.boxes.group.get(k) != g}
+        found: dict[int, Fraction] = {}
+        for fmt in FORMATS:
+            known = self.known(stated, None, fmt)
+            if known is not None:
+                most, left = constant + self.boxes.most(rest, known, fmt), known.members.get(g)
+                for k in self.spec.groups[g]:
+                    if left is None or k in left:
+                        value = most + form.get(k, Fraction(0))
+                        found[k] = max(value, found.get(k, value))
+        return found

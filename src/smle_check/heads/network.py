@@ -25,6 +25,7 @@ class Relaxed:
     ) -> None:
         self.spec, self.tensors, self.block, self.weights = spec, tensors, block, weights
         self.layers, d = [], len(spec.inputs)
+        self.width = math.prod(tensors["bounds.lower"].shape)
         for i in range(hidden_layers(tensors)):
             k = math.prod(tensors[f"bounds.hidden.{i}.bias"].shape)
             require(k > 0, "bounds: a hidden layer without units")
@@ -47,14 +48,3 @@ class Relaxed:
             bounds = Bounds(self.spec, self.tensors, "network", hidden)
             self.known[key] = Head(self.spec, bounds, *self.weights)
         return self.known[key]
-
-    def root(self, active: set[int]) -> Box:
-        """Return the smallest box that the active rows over one input leave; empty ones shrink to a point."""
-        low, high = list(self.spec.low), list(self.spec.high)
-        for row in (self.spec.rows[r] for r in active if len(self.spec.rows[r].terms) == 1):
-            ((k, sign),) = row.terms.items()
-            if sign > 0:
-                high[k] = min(high[k], row.closed)
-            else:
-                low[k] = max(low[k], -row.closed)
-        return [min(ends) for ends in zip(low, high, strict=True)], high

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from smle_check.floats import BINARY64, FORMATS, TINY, Binary, above, below, coefficient, error64, threshold_above
 from smle_check.guard import packed
-from smle_check.heads.known import Boxes, Ends, Facts, Form, Leaf
+from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf
 from smle_check.reading import Tensor, require
 from smle_check.specification import Row, Specification
 
@@ -190,21 +190,22 @@ class Cut(NamedTuple):
 
 
 class ReadBoxes(Boxes):
-    """The ranges that comparisons leave to inputs as they are read, inside of the cuts of a leaf."""
+    """What comparisons leave to inputs as they are read, inside of the cuts of a leaf."""
 
     def __init__(self, spec: Lattice, cuts: dict[int, Cut] | None = None, known: "ReadBoxes | None" = None) -> None:
         super().__init__(spec)
         self.lattice, self.cuts = spec, cuts or {}
         if known is not None:
-            self.known, self.domain = known.known, known.domain
+            self.known = known.known
 
-    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Ends | None:
-        """Return the ranges where some regions meet, outside of others, inside of the cuts; None: no input is there."""
-        ends = super().meeting(regions, fmt, outside)
-        if ends is None:
+    def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Known | None:
+        """Return what is left where some regions meet, outside of others, inside of the cuts; None: no input."""
+        known = super().meeting(regions, fmt, outside)
+        if known is None:
             return None
+        ends, (lower, upper) = dict(known.ends), self.spec.passed[fmt]
         for j, cut in self.cuts.items():
-            low, high = ends.get(j, tuple(side[j] for side in self.domain[fmt]))
+            low, high = ends.get(j, (lower[j], upper[j]))
             if cut.lower is not None:
                 low = max(low, above(cut.lower, fmt) if cut.strict else cut.lower)
             if cut.upper is not None:
@@ -212,20 +213,21 @@ class ReadBoxes(Boxes):
             if low > high:
                 return None
             ends[j] = low, high
-        return ends
+        return known._replace(ends=ends)
 
-    def beyond(self, region: int, fmt: Binary) -> Ends:
-        """Return the ranges outside of a region that is one comparison; of whole numbers it begins a step further."""
+    def beyond(self, region: int, fmt: Binary) -> Known:
+        """Return what is left outside of a region that is one comparison; of whole numbers a step further."""
         listed = self.spec.regions[region]
-        if len(listed) != 1 or len(self.spec.rows[listed[0]].terms) != 1:
-            return {}
-        row, own = self.spec.rows[listed[0]], self.lattice.reads[listed[0]]
-        if own.next is None:
+        row = self.spec.rows[listed[0]] if len(listed) == 1 else None
+        own = None if row is None else self.lattice.reads[listed[0]]
+        if row is None or own is None or len(row.terms) != 1 or own.next is None:
             return super().beyond(region, fmt)
         ((k, sign),) = row.terms.items()
+        if k in self.group:
+            return super().beyond(region, fmt)
         low, high = (side[k] for side in self.spec.passed[fmt])
         first = row.bound + own.next
-        return {k: (max(low, first), high)} if sign > 0 else {k: (low, min(high, -first))}
+        return Known({k: (max(low, first), high) if sign > 0 else (low, min(high, -first))}, {})
 
 
 class ReadFacts(Facts):

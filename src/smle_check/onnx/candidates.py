@@ -16,7 +16,7 @@ from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
-from smle_check.onnx.operations import Tensors, active, half_spaces
+from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
 from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
@@ -44,9 +44,9 @@ class Table:
     Literals come first, then labels that exclude others (their bit: y >= 0) and the gate's half-spaces. `stated` are
     the conditions of the program, on numbers that have been through the clip list.
 
-    Answers that no clip has seen (not `bounded`) may be NaN or infinite. No bit of such a column is set, and a bit that
-    is not set may speak for an answer (a label that is off, a rule that is). So `asked`, the conditions on answers and
-    on the first proposal, has the ends of the outputs, too, which fail there.
+    Answers that no clip has seen (not `bounded`) may be NaN or infinite: they are compared with 2^100 number by number,
+    before any sum, which reads 0 in their place. `asked`, the conditions on answers and on the first proposal, has
+    these bits, too, which come behind those of the rows.
     """
 
     def __init__(
@@ -71,8 +71,13 @@ class Table:
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
-        for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
-            self.row({2 * m + k: v for k, v in enumerate(row) if v}, threshold)
+        # Many comparisons are not summed: each picks its input, and their bits come behind those of the sums.
+        self.gate, self.tensors = gate, tensors
+        self.picks = len(gate.comparisons) if len(gate.comparisons) * d > FEW and not gate.oblique else 0
+        if not self.picks:
+            for row, threshold in half_spaces(gate, tensors, range(len(gate.comparisons) + gate.oblique)):
+                self.row({2 * m + k: v for k, v in enumerate(row) if v}, threshold)
+        self.bits = len(self.rows) + self.picks
         place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
         self.regions = place
         self.stated: list[Condition] = []
@@ -84,10 +89,11 @@ class Table:
             self.stated += [
                 some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
             ]
-        ends = [] if bounded else [self.row({i: side}, float(WIDE)) for i in range(m) for side in (1.0, -1.0)]
-        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in ends)]
+        self.width = self.bits + (0 if bounded else m)
+        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(self.bits, self.width))]
         self.sized = any(K)
-        self.moves = any(any(row[2 * m :]) for row in self.rows)
+        self.used = [k for k in range(d) if any(row[2 * m + k] for row in self.rows)]
+        self.moves = bool(self.used or self.picks)
 
     def row(self, entries: Mapping[int, float], threshold: float) -> int:
         """Add a row; return its number."""
@@ -129,7 +135,7 @@ class Checked(Limits):
         """Serve the answers where all pass, else see to those that do not."""
         p, q = self.program, self.value(op.args[0]).node
         y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
-        bits = self.compared(y, self.widened() if self.table.moves else None, "check")
+        bits = self.compared(y, self.widened() if self.table.moves else None, "check", unseen=not self.stages)
         short = p.add("Relu", [self.short(bits, "check")], "check/unmet")
         total = p.add("ReduceSum", [short], "check/total", keepdims=0)
         fails = p.add("Cast", [total], "check/fails", to=BOOL)
@@ -150,27 +156,49 @@ class Checked(Limits):
         tiny = p.add("Less", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/tiny")
         return p.add("Where", [tiny, p.floats("constants/none", [0], ()), y], f"{name}/settled")
 
-    def compared(self, y: str, wide: str | None, name: str) -> str:
-        """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32."""
-        p, table, m = self.program, self.table, self.table.m
+    def compared(self, y: str, wide: str | None, name: str, *, unseen: bool) -> str:
+        """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32.
+
+        Of outputs that no clip has `seen` there are further bits: that they are at most 2^100 in size, and not NaN.
+        """
+        p, table, m, sane = self.program, self.table, self.table.m, None
+        if unseen:
+            sane = p.add("LessOrEqual", [f"{name}/size", p.floats("check.wide", [float(WIDE)], ())], f"{name}/sane")
+            y = p.add("Where", [sane, y, p.floats("constants/none", [0], ())], f"{name}/finite")
         parts, used = [p.add("Cast", [y], f"{name}/wide", to=DOUBLE)], [*range(m)]
         if table.sized:
             parts, used = [*parts, p.add("Abs", parts, f"{name}/sizes")], [*range(2 * m)]
-        if wide is not None:
+        if wide is not None and not table.picks:
             parts, used = [*parts, wide], [*used, *range(2 * m, 2 * m + table.d)]
+        elif wide is not None and table.used:
+            columns = p.integers("check.columns", table.used, (len(table.used),))
+            parts = [*parts, p.add("Gather", [wide, columns], f"{name}/read", axis=0)]
+            used = [*used, *(2 * m + k for k in table.used)]
         p.reserve(2 * len(table.rows) * len(used))
         values = parts[0] if len(parts) == 1 else p.add("Concat", parts, f"{name}/values", axis=0)
         entries = [row[k] for row in table.rows for k in used]
         rows = p.doubles("check.rows", entries, (len(table.rows), len(used)))
         sums = p.add("MatMul", [rows, values], f"{name}/sums")
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
-        return p.cast(p.add("LessOrEqual", [sums, limits], f"{name}/bits"))
+        held = p.add("LessOrEqual", [sums, limits], f"{name}/held" if table.picks else f"{name}/bits")
+        if table.picks and wide is not None:
+            own = f"{name}/compared"
+            inside = p.add("LessOrEqual", [*self.picked(wide, own)], f"{own}/bits")
+            held = p.add("Concat", [held, inside], f"{name}/bits", axis=0)
+        bits = p.cast(held)
+        return bits if sane is None else p.add("Concat", [bits, p.cast(sane)], f"{name}/known", axis=0)
+
+    def picked(self, wide: str, name: str) -> tuple[str, str]:
+        """Return the inputs of all comparisons, with their signs, and what they are compared with."""
+        table = self.table
+        return picked(self.program, wide, table.gate, table.tensors, range(table.picks), name, "check.compared")
 
     def short(self, bits: str, name: str, *, stated: bool = False) -> str:
         """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
-        p, width = self.program, len(self.table.rows)
-        stated = stated or self.table.asked == self.table.stated
-        conditions, stored = (self.table.stated, "stated") if stated else (self.table.asked, "asked")
+        p, table = self.program, self.table
+        stated = stated or table.width == table.bits
+        conditions, stored = (table.stated, "stated") if stated else (table.asked, "asked")
+        width = table.bits if stated else table.width
         require(len(conditions) * width <= MOST, "onnx: too many clauses or exclusions for a graph")
         p.reserve(len(conditions) * width)
         entries = [-condition.weights.get(r, 0) for condition in conditions for r in range(width)]
@@ -199,7 +227,7 @@ class Checked(Limits):
         proposal = p.add("Reshape", [PROPOSAL, shape], "first/proposal", allowzero=1)
         # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
         served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
-        bits = self.compared(served, wide if self.table.moves else None, "first")
+        bits = self.compared(served, wide if self.table.moves else None, "first", unseen=not self.stages)
         short = self.short(bits, "first")
         worst = p.add("ReduceMax", [short], "first/worst", keepdims=0)
         fails = p.add("Greater", [worst, p.floats("constants/none", [0], ())], "first/fails")
@@ -224,7 +252,7 @@ class Checked(Limits):
         candidates = p.add("Concat", [answers, proposal, further, safe], "search/candidates", axis=1)
         served = self.clipped(candidates, chosen, all_, "search")
         tiled = p.add("Concat", [wide] * all_, "search/tiled", axis=1) if self.table.moves else None
-        bits = self.compared(served, tiled, "search")
+        bits = self.compared(served, tiled, "search", unseen=False)
         short = p.add("Relu", [self.short(bits, "search", stated=True)], "search/unmet")
         unmet = p.add("ReduceSum", [short, "constants/first"], "search/broken", keepdims=0)
         broken = p.add("Reshape", [unmet, p.integers("repair.table", [all_, -1], (2,))], "search/all")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from smle_check.onnx.protobuf import Schema, message, name_of
 from smle_check.reading import Rejected, require
+from smle_check.work import Work
 
 OPSET = 20  # of the default domain: what is written
 # From 19 on Equal reads texts; up to 22 later sets change the certified operators in element types alone, which the
@@ -110,7 +111,7 @@ class Graph:
     """
 
     def __init__(self, data: bytes) -> None:
-        model = message(memoryview(data), _MODEL, "model")
+        model = message(memoryview(data), _MODEL, "model", Work(0))  # so many parts, whatever its size
         require(model["ir_version"] in IR_VERSIONS, f"onnx: expected an IR version of {IR_VERSIONS}")
         self.domains: set[str] = set()
         for entry in model["opset_import"]:
@@ -191,7 +192,7 @@ class Graph:
         for attribute in entry["attribute"]:
             name = name_of(attribute["name"], "attribute")
             require(name not in attributes and name not in bodies, f"onnx: attribute {name[:80]!r} is given twice")
-            held = {kind for kind in _HELD if attribute.get(kind) not in (None, [])}
+            held = {kind for kind in _HELD if attribute.get(kind) not in (None, (), [])}
             plain = plain and (attribute["type"], held) in ((2, {"i"}), (5, {"g"}))
             for tensor in [attribute["t"], *attribute["tensors"]]:
                 if tensor is not None:

@@ -10,7 +10,7 @@ from smle_check.onnx.candidates import Checked
 from smle_check.onnx.grid import Grid
 from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
 from smle_check.onnx.limits import Limits
-from smle_check.onnx.operations import ONE_OF_TWO, Box, Printer, Tensors, active, is_direct
+from smle_check.onnx.operations import Box, Printer, Tensors, active, is_direct, is_one_of_two
 from smle_check.onnx.program import Interface, Program
 from smle_check.program import box, clip_list, gate_of
 from smle_check.specification import Specification
@@ -54,7 +54,7 @@ def _printer(
     gate = gate_of(spec, gated)
     if stated["head"] == "box":
         ops = box(spec, gated, stated["clip"], stated["bounds"], tensors)
-        direct = tensors["gate.signatures"].data == ONE_OF_TWO and is_direct(interface, gate, tensors)
+        direct = is_one_of_two(tensors["gate.signatures"]) and is_direct(interface, gate, tensors)
         return Box(program, interface, tensors, ops, across=True, direct=direct)
     if not checked_of(spec).is_empty:
         return Checked(program, interface, tensors, spec, gated, stated["tree"], proposals)

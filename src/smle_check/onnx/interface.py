@@ -6,6 +6,8 @@ from smle_check.onnx.graph import BOOL, Constant
 from smle_check.onnx.program import FEATURES, Input, Output, Program
 from smle_check.specification import Specification
 
+FEW = 4096  # numbers of a matrix of regions and rules; larger ones pick the region of each
+
 
 class Monitor(NamedTuple):
     """What `active_rules` reports.
@@ -87,6 +89,11 @@ def active_rules(program: Program, active: str | None, monitor: Monitor) -> None
         count = program.integers("rules.count", [rules], (1,))
         shape = program.add("Concat", [program.rows(), count], "rules/shape", axis=0)
         program.add("Expand", [program.put("constants/true", Constant("BOOL", (), b"\x01")), shape], "active_rules")
+        return
+    own = [[i for i, row in enumerate(monitor.rules) if row[rule]] for rule in range(rules)]
+    if len(monitor.rules) * rules > FEW and all(len(places) == 1 for places in own):
+        places = program.integers("rules.regions", [place for (place,) in own], (rules,))
+        program.add("Transpose", [program.add("Gather", [active, places], "rules/bits", axis=0)], "active_rules")
         return
     program.reserve(len(monitor.rules) * rules)
     entries = [bit for row in monitor.rules for bit in row]

@@ -5,13 +5,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle_check.floats import BINARY32, below
-from smle_check.onnx.graph import DOUBLE, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, Constant
 from smle_check.onnx.program import FEATURES, Interface, Program, Value, floats_of, negated
 from smle_check.program import Gate, Op
 from smle_check.reading import Tensor
 
+FEW = 4096  # numbers of a matrix of comparisons; larger ones pick the input of each
 NAN = b"\x00\x00\xc0\x7f"
-ONE_OF_TWO = b"\x01\x00"  # signatures of one region that is active or not
 Tensors = dict[str, Tensor]
 
 
@@ -101,11 +101,14 @@ def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str)
     most = max(map(len, gate.members))
     listed = range(len(gate.comparisons) + gate.oblique)
     order = [own[0] if own else None for own in gate.members] if most == 1 else [*listed]
-    program.reserve(2 * len(order) * d)
-    found = list(half_spaces(gate, tensors, order))
-    rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
-    limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
-    sums = program.add("MatMul", [rows, wide], f"{name}/sums")
+    if len(order) * d > FEW and not gate.oblique:
+        sums, limits = picked(program, wide, gate, tensors, order, name, name)
+    else:
+        program.reserve(2 * len(order) * d)
+        found = list(half_spaces(gate, tensors, order))
+        rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
+        limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
+        sums = program.add("MatMul", [rows, wide], f"{name}/sums")
     if most == 1:  # one half-space, or none, for each region
         return program.add("LessOrEqual", [sums, limits], f"{name}/active")
     beyond = program.cast(program.add("Greater", [sums, limits], f"{name}/beyond"))
@@ -116,6 +119,31 @@ def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str)
     return program.add("Equal", [count, program.floats("constants/none", [0], ())], f"{name}/active")
 
 
+def picked(
+    program: Program, wide: str, gate: Gate, tensors: Tensors, order: Sequence[int | None], name: str, stored: str
+) -> tuple[str, str]:
+    """Return one input for each comparison, with its sign, and what it is compared with: as many numbers as rows.
+
+    A number times 1 or -1 is exact. Where there is nothing to compare, an input times 0 is 0 <= 0: inputs are finite.
+    """
+    columns = [0 if r is None else gate.comparisons[r].column for r in order]
+    signs = [0.0 if r is None else -1.0 if gate.comparisons[r].negative else 1.0 for r in order]
+    found = thresholds_of(gate, tensors)
+    limits = program.doubles(f"{stored}.thresholds", [0.0 if r is None else found[r] for r in order], (len(order), 1))
+    values = program.add(
+        "Gather", [wide, program.integers(f"{stored}.columns", columns, (len(order),))], f"{name}/own", axis=0
+    )
+    turned = program.add("Mul", [values, program.doubles(f"{stored}.signs", signs, (len(order), 1))], f"{name}/sums")
+    return turned, limits
+
+
+def thresholds_of(gate: Gate, tensors: Tensors) -> list[float]:
+    """Return what the sums of comparisons are not above where these hold (see `half_spaces`)."""
+    constants = [Fraction(value) for value in floats_of(tensors["gate.constants_float32"])]
+    strict = [comparison.strict for comparison in gate.comparisons]
+    return [float((below(c, BINARY32) + c) / 2 if s else c) for c, s in zip(constants, strict, strict=True)]
+
+
 def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> Iterator[tuple[list[float], float]]:
     """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold where the sum is not above it.
 
@@ -124,20 +152,24 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
     number below c. None stands for the whole domain, 0 <= 0.
     """
     d = tensors["gate.coefficients"].shape[1]
-    constants = floats_of(tensors["gate.constants_float32"])
+    limits = thresholds_of(gate, tensors)
     oblique, bounds = floats_of(tensors["gate.coefficients"]), floats_of(tensors["gate.thresholds"])
     for r in order:
         row = [0.0] * d
         if r is None:
             yield row, 0.0
         elif r < len(gate.comparisons):
-            column, negative, strict = gate.comparisons[r]
+            column, negative, _ = gate.comparisons[r]
             row[column] = -1.0 if negative else 1.0
-            c = Fraction(constants[r])
-            yield row, float((below(c, BINARY32) + c) / 2 if strict else c)
+            yield row, limits[r]
         else:
             r -= len(gate.comparisons)
             yield oblique[r * d : (r + 1) * d], bounds[r]
+
+
+def is_one_of_two(signatures: Tensor) -> bool:
+    """Whether there is one gated region, with a head where it is active and another where it is not."""
+    return signatures.shape == (2, 1) and signatures.data == b"\x01\x00"
 
 
 def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
@@ -203,7 +235,7 @@ class Box(Printer):
     def cell(self, op: Op) -> None:
         """Bits of the gate -> number of the cell (batch, 1); for one region whether it is active."""
         p, bits, signatures = self.program, self.value(op.args[0]), self.tensor(op.args[1])
-        if signatures.data == ONE_OF_TWO:
+        if is_one_of_two(signatures):
             turned = p.add("Transpose", [bits.node], "gate/inside") if bits.across else bits.node
             self.values[op.out] = Value(turned, False)
             return
@@ -250,11 +282,11 @@ class Box(Printer):
                 self.values[op.out] = Value(p.add("Clip", [z, low, high], "head/clipped"), False)
                 return
             low, high = (p.stored(str(end), self.tensor(end)) for end in ends)
-        # NaN becomes the lower end; where that is above the upper one, the result is the upper one.
-        raised = p.add(
-            "Where", [p.add("GreaterOrEqual", [z, low], "head/clipped/above"), z, low], "head/clipped/raised"
+        # NaN becomes the upper end; where the lower one is above it, the result is the lower one.
+        lowered = p.add(
+            "Where", [p.add("LessOrEqual", [z, high], "head/clipped/below"), z, high], "head/clipped/lowered"
         )
-        self.values[op.out] = Value(p.add("Min", [raised, high], "head/clipped"), False)
+        self.values[op.out] = Value(p.add("Max", [lowered, low], "head/clipped"), False)
 
     def affine_at(self, op: Op) -> None:
         """Outputs of all heads, and of the free one; `pick` chooses."""
@@ -286,7 +318,7 @@ class Box(Printer):
         p, (y, free, place, m) = self.program, self.picked
         if place is None:
             return self.guarded(y, None if fallback is None else self.safe(fallback, 1))
-        if self.tensors["gate.signatures"].data == ONE_OF_TWO:
+        if is_one_of_two(self.tensors["gate.signatures"]):
             return self.one_of_two(place.node, fallback)
         if free is not None:
             y = p.add("Concat", [y, free], "head/all", axis=1)
@@ -319,9 +351,10 @@ class Box(Printer):
         """Put safe outputs where any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
         if safe is None:
             return y
-        p, total = self.program, y
-        if self.picked.m > 1:
-            # A sum with NaN in it is NaN. Should huge finite numbers cancel to NaN, the row becomes safe all the same.
+        p = self.program
+        found = p.add("IsNaN", [y], "head/nan")
+        if self.picked.m > 1:  # number by number: what a runtime makes of NaN in a maximum or a sum is not asked
             axes = p.integers("constants/second", [1], (1,))
-            total = p.add("ReduceSum", [y, axes], "head/total", keepdims=1)
-        return p.add("Where", [p.add("IsNaN", [total], "head/nan"), safe, y], "head/guarded")
+            found = p.add("ReduceMax", [p.cast(found), axes], "head/nan/any", keepdims=1)
+            found = p.add("Cast", [found], "head/broken", to=BOOL)
+        return p.add("Where", [found, safe, y], "head/guarded")

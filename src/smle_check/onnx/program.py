@@ -11,6 +11,9 @@ PROPOSAL = "proposals/first"  # (m, rows that fail)
 FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
 
 
+ROOM = 1 << 26  # bytes of constants that are written down for a file of any size
+
+
 class Input(NamedTuple):
     """A named input: a number, or one of several categories.
 
@@ -98,9 +101,9 @@ class Program:
         return new
 
     def reserve(self, numbers: int) -> None:
-        """Refuse to write down more numbers than the file can hold."""
+        """Refuse to write down many more numbers than the file can hold."""
         if self.room is not None:
-            require(4 * numbers <= self.room, "onnx: the file is too small for the certified head")
+            require(4 * numbers <= max(self.room, ROOM), "onnx: the file is too small for the certified head")
 
     def put(self, name: str, constant: Constant) -> str:
         """Note a constant; return its name."""

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from smle_check.reading import Rejected, require
+from smle_check.work import Work
 
 Schema = dict[int, tuple[str, Any]]
 # Values that must be well formed, and that nobody looks at: trees have millions of them. Wire type, width, pattern.
@@ -16,6 +17,7 @@ UNREAD = {
     "b?": (2, 0, b"(?:%s)" % b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(32))),  # short texts
 }
 _KINDS = tuple(UNREAD)  # the schema of a message is no key of a dict
+PER_MESSAGE = 80  # steps: they take memory rather than time
 TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
 
 
@@ -43,9 +45,10 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
+def message(data: memoryview, schema: Schema, what: str, work: Work) -> dict[str, Any]:
     """Read one message. Unknown fields, wrong wire types and singular fields that come twice are refused."""
-    result: dict[str, Any] = {name: [] if isinstance(kind, list) else None for name, kind in schema.values()}
+    work.plan(PER_MESSAGE, f"onnx: {what}")
+    result: dict[str, Any] = {name: () if isinstance(kind, list) else None for name, kind in schema.values()}
     at = 0
     while at < len(data):
         start = at
@@ -68,8 +71,10 @@ def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
             size, at = ({1: 8, 5: 4}[wire], at) if wire != 2 else varint(data, at)
             require(size <= len(data) - at, f"onnx: {what}: truncated")
             chunk, at = data[at : at + size], at + size
-        for value in _decoded(wire, number, chunk, single, kind, f"{what}.{name}"):
+        for value in _decoded(wire, number, chunk, single, kind, f"{what}.{name}", work):
             if isinstance(kind, list):
+                if not result[name]:
+                    result[name] = []
                 result[name].append(value)
             else:
                 require(result[name] is None, f"onnx: {what}: field '{name}' comes twice")
@@ -77,7 +82,7 @@ def message(data: memoryview, schema: Schema, what: str) -> dict[str, Any]:
     return result
 
 
-def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str) -> list[Any]:
+def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str, work: Work) -> list[Any]:
     """Return the values that one field carries (several where repeated numbers are packed).
 
     Kinds: "i" integer, "f" float32, "b" bytes, those of UNREAD, and the schema of a message.
@@ -101,12 +106,13 @@ def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, 
         return list(struct.unpack(f"<{len(chunk) // 4}f", chunk))
     if wire == 2 and isinstance(kind, list) and single == "i":
         values, at = [], 0
+        work.plan(len(chunk) // 8, f"onnx: {what}")
         while at < len(chunk):
             value, at = varint(chunk, at)
             values.append(signed(value))
         return values
     require(wire == 2 and single not in ("i", "f"), f"onnx: {what}: unexpected type")
-    return [chunk.tobytes() if single == "b" else message(chunk, single, what)]
+    return [chunk.tobytes() if single == "b" else message(chunk, single, what, work)]
 
 
 def name_of(data: bytes | None, what: str) -> str:

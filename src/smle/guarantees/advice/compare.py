@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from smle.errors import RuleError
 from smle.guarantees.advice.compare_search import Difference, forbidden_by_first_only
 from smle.guarantees.advice.decide import columns_of, is_integer
 from smle.guarantees.advice.wording import number_json, number_text, value_text
-from smle.rules import Categorical, Choice, Label, Number, NumericInput, Specification, date_text
+from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 
 __all__ = ["Change", "Comparison", "Difference", "compare"]
 
@@ -48,6 +49,22 @@ class Change:
         return {"input": self.input, "what": self.what, "old": old, "new": new}
 
 
+class Said(NamedTuple):
+    """Something said about a rule (None: about all of them): what, before and now; None: nothing."""
+
+    rule: str | None
+    what: str
+    old: str | None
+    new: str | None
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        whose = "the file" if self.rule is None else f"rule '{self.rule}'"
+        now, before = ("nothing" if value is None else f"'{value}'" for value in (self.new, self.old))
+        return f"{self.what} of {whose}: {now} (before: {before})"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How a new specification relates to an old one.
@@ -55,6 +72,7 @@ class Comparison:
     * `verdict`: "equal", "stricter", "weaker", "neither", or "unknown" if a search was cut off.
     * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
     * `changes`: inputs that are read differently. The verdict takes them into account.
+    * `said`: what is said about rules, or about all of them, differently. It has no part in the verdict.
     """
 
     verdict: str
@@ -62,6 +80,7 @@ class Comparison:
     newly_allowed: Difference | None
     changes: tuple[Change, ...]
     spec: Specification
+    said: tuple[Said, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return plain data; exact numbers are given as text, missing values are null."""
@@ -70,6 +89,7 @@ class Comparison:
             "newly_forbidden": self._json(self.newly_forbidden),
             "newly_allowed": self._json(self.newly_allowed),
             "changes": [change.to_json() for change in self.changes],
+            "about": [said._asdict() for said in self.said],
         }
 
     def _json(self, difference: Difference | None) -> dict[str, object] | None:
@@ -96,6 +116,7 @@ class Comparison:
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
             if item is not None:
                 lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
+        lines += [f"  said otherwise: {said.text}" for said in self.said]
         return "\n".join(lines)
 
     def _inputs(self, difference: Difference) -> str:
@@ -142,7 +163,7 @@ def compare(old: Specification, new: Specification) -> Comparison:
         verdict = "stricter"
     else:
         verdict = "weaker" if allowed else "equal"
-    return Comparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new)
+    return Comparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:
@@ -196,6 +217,16 @@ def _changes(old: Specification, new: Specification) -> Iterator[Change]:
                 for item in (before, after)
             )  # fmt: skip
             yield Change(before.name, "missing", old_value, new_value)
+
+
+def _said(old: Specification, new: Specification) -> Iterator[Said]:
+    """Yield what is said otherwise: about all rules, then about each that both files have, or one of them."""
+    before, after = ({None: spec.about, **{rule.name: rule.about for rule in spec.rules}} for spec in (old, new))
+    for name in dict.fromkeys([*before, *after]):
+        one, two = dict(before.get(name, NOTHING)), dict(after.get(name, NOTHING))
+        for what in ABOUT:
+            if one.get(what) != two.get(what):
+                yield Said(name, what, one.get(what), two.get(what))
 
 
 def _value_text(value: bool | Fraction | str) -> str:

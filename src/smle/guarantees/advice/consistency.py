@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from smle.rules import CNF, Rule, Specification
 
 __all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "rule_clauses"]
 
+_SECONDS = 10.0  # for the words of a refusal
 _SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
 EXPANDED_PAIRS = 300
 """Beyond this many, the exclusions of a rule are not gone through one by one."""
@@ -168,9 +170,11 @@ def room_at(
 ) -> Iterator[tuple[tuple[Fraction, ...], tuple[int, ...], str]]:
     """Yield inputs at which rules leave no answer ("contradiction") or no room ("point"), with the rules to blame.
 
-    Rules apply where their conditions hold for the exact numbers. Inputs that take too long to decide are left out.
+    Rules apply where their conditions hold for the exact numbers. Inputs that take too long to decide are left out, and
+    so are all that are left after some seconds: a refusal must end.
     """
     consistency = Consistency(spec)
+    consistency.decider.end = monotonic() + _SECONDS
     for x in points:
         rules = [r for r, rule in enumerate(spec.rules) if any(part.contains(x) for part in rule.regions)]
         for kind, room in (("contradiction", False), ("point", True)):

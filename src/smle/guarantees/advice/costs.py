@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.nearest import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Categorical, Choice, Label, Number, Specification
 
 __all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from smle.guarantees.advice.costs import RuleCost, lost_scores, metric_of, rule_costs, score_text
 from smle.guarantees.advice.units import target_doubts
-from smle.guarantees.answers.membership import active, broken
-from smle.guarantees.answers.nearest import nearest_outputs, to_scores
+from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import NumericInput, Specification
-from smle_check.floats import BINARY32, BINARY64, nearest
+from smle.rules.membership import active, broken
 
 __all__ = ["DataCheck", "check_data"]
 
@@ -113,9 +112,7 @@ def _finite(value: float) -> float | None:
 
 def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike | None) -> DataCheck:
     """Check a table against the rules. Shapes: X (n, d) in the order of `spec.columns`, Y (n, m) or None."""
-    fmt = BINARY32 if X.dtype == np.float32 else BINARY64
-    lower = np.array([float(nearest(v, fmt)) for v in spec.lower])
-    upper = np.array([float(nearest(v, fmt)) for v in spec.upper])
+    lower, upper = spec.ends(X.dtype)
     outside = ~((lower <= X) & (upper >= X))
     inside = ~outside.any(axis=1)
     n = max(len(X), 1)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,7 @@ class Decider:
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
         self.core: frozenset[Hashable] = frozenset()
         self._nodes = 0
+        self.end = math.inf  # of the time that there is, as `monotonic` tells it
 
     # --- translation ------------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Decider:
         pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
     ) -> Witness | frozenset[Hashable]:
         self._nodes += 1
-        if self._nodes > MAX_NODES:
+        if self._nodes > MAX_NODES or monotonic() > self.end:
             raise Undecided
         point = self._solve(units)
         if isinstance(point, frozenset):

@@ -19,19 +19,25 @@ from smle.guarantees.advice.consistency import EXPANDED_PAIRS, Consistency
 from smle.guarantees.advice.data_check import DataCheck, check_data
 from smle.guarantees.advice.decide import HalfSpace, Undecided
 from smle.guarantees.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
+from smle.guarantees.advice.meeting import Meeting
 from smle.guarantees.advice.wording import point_text, quoted, region_text
-from smle.guarantees.regions.cells import Cells
+from smle.guarantees.regions.cells import Cells, regions_of
 from smle.guarantees.regions.search import find_cells
 from smle.rules import Specification
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
 
-_SECONDS = 20.0
+MANY_REGIONS = 60  # beyond which cells are not looked at where a proof says that rules agree, or that they do not
+_SECONDS = 6.0
 """After this long, no further rule is tested for redundancy."""
 
 
 def diagnose_arrays(
-    spec: Specification, X: npt.NDArray[np.floating[Any]] | None = None, y: npt.NDArray[np.float64] | None = None
+    spec: Specification,
+    X: npt.NDArray[np.floating[Any]] | None = None,
+    y: npt.NDArray[np.float64] | None = None,
+    *,
+    proved: bool | None = None,
 ) -> Diagnosis:
     """Check a specification, alone or against data.
 
@@ -39,14 +45,21 @@ def diagnose_arrays(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`, or None.
         y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
+        proved: Whether a head of rules is; None: not asked. Then, and where regions are few, all cells are looked at.
     """
-    consistency = Consistency(spec)
-    findings, untested = _empty_regions(consistency)
-    cells = find_cells(spec)
-    check = _CellCheck(consistency, cells)
-    reports, more = check.run()
-    findings += more
-    more, left = _redundant(consistency, skip={r for f in findings if f.kind == "never active" for r in f.rules})
+    consistency, meeting = Consistency(spec), Meeting(spec)
+    findings, untested = _empty_regions(consistency, meeting)
+    regions, reports, always_on = regions_of(spec), list[CellReport](), tuple[str, ...]()
+    if proved is None or len(regions.regions) <= MANY_REGIONS:
+        cells = find_cells(spec)
+        check = _CellCheck(consistency, cells)
+        reports, more = check.run()
+        findings += more
+        always_on = tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]}))
+    elif proved:  # so rules do not contradict each other; those that always apply may still leave one answer
+        findings += _pinned(consistency, regions)
+    skip = {r for f in findings if f.kind == "never active" for r in f.rules}
+    more, left = _redundant(consistency, meeting, skip=skip)
     findings += more
     data = None if X is None else check_data(spec, X, y)
     if data is not None:
@@ -54,7 +67,7 @@ def diagnose_arrays(
     return Diagnosis(
         spec=spec,
         cells=tuple(reports),
-        always_on=tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]})),
+        always_on=always_on,
         findings=tuple(findings),
         data=data,
         untested=(*untested, *left),
@@ -73,11 +86,24 @@ def conflicts_explained(spec: Specification) -> Iterator[None]:
         raise ContradictionError(clashes[0]) from error
 
 
-def _empty_regions(consistency: Consistency) -> tuple[list[Finding], list[Untested]]:
+def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
+    """Return what rules that always apply pin."""
+    check = _CellCheck(consistency, regions)
+    try:
+        check._note_pinned(check._rules(()))
+    except Undecided:
+        return []
+    return list(check.findings.values())
+
+
+def _empty_regions(consistency: Consistency, meeting: Meeting) -> tuple[list[Finding], list[Untested]]:
     findings, cut_off = [], []
     for rule in consistency.spec.rules:
         try:
-            points = [consistency.point(consistency.decider.rows(region)) for region in rule.regions]
+            points = [
+                meeting.is_open(region) or consistency.point(consistency.decider.rows(region))
+                for region in rule.regions
+            ]
         except Undecided:
             cut_off.append(rule.name)
             continue
@@ -211,23 +237,23 @@ class _CellCheck:
             self._note(Finding("one answer", names, text))
 
 
-def _redundant(consistency: Consistency, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
+def _redundant(consistency: Consistency, meeting: Meeting, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
     """Find rules that the others imply; a rule found redundant no longer counts as a reason for another."""
     spec = consistency.spec
     others = [r for r, rule in enumerate(spec.rules) if rule.name not in skip]
     findings = []
     open_: dict[str, list[str]] = {}
-    start = time.monotonic()
+    start = time.process_time()
     for r in list(others):
         name, pairs = spec.rules[r].name, len(spec.rules[r].requirement.exclusions)
         if pairs > EXPANDED_PAIRS:
             open_.setdefault(f"more than {EXPANDED_PAIRS} exclusions", []).append(name)
             continue
-        if time.monotonic() - start > _SECONDS:
+        if time.process_time() - start > _SECONDS:
             open_.setdefault(f"no time was left after {_SECONDS:g} s", []).append(name)
             continue
         try:
-            reasons = consistency.implied_by_others(r, [k for k in others if k != r])
+            reasons = consistency.implied_by_others(r, meeting.others(r, others))
         except Undecided:
             open_.setdefault("the search was cut off", []).append(name)
             continue

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import AccuracyWarning, DataError
-from smle.guarantees.answers.membership import active
 from smle.rules import Literals, Number, Specification
+from smle.rules.membership import active
 
 __all__ = ["require_units", "target_doubts"]
 

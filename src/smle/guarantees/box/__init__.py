@@ -9,7 +9,7 @@ from smle.guarantees.box.center import find_center
 from smle.guarantees.box.counterexample import Counterexample, Search
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.pdcg import COSTS as PDCG_COSTS
-from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, run_pdcg, strongest_counterexample
+from smle.guarantees.box.pdcg import Finder, Memory, Pdcg, Projector, run_pdcg, strongest_counterexample
 from smle.guarantees.box.projection import nearest_safe_head, project
 from smle.guarantees.box.refitting import LOSSES as REFIT_LOSSES
 from smle.guarantees.box.refitting import Samples, mean_loss, refit
@@ -24,6 +24,7 @@ __all__ = [
     "Layout",
     "Memory",
     "Pdcg",
+    "Projector",
     "RobustRow",
     "Samples",
     "Search",

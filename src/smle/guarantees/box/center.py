@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import NotCertifiedError
-from smle.guarantees.answers.label_map import most_likely_labels
 from smle.guarantees.box.head_problem import HeadProblem
 from smle.guarantees.box.projection import safe_center
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.guarantees.regions.cells import Cells, binding_rules
+from smle.nearest.oracle_labels import most_likely_labels
 from smle.rules import CNF, Specification, label_columns
 from smle.rules.formula import unique_pairs
 
@@ -111,8 +111,8 @@ def _refuse(spec: Specification, cells: Cells, cell: int) -> NoReturn:
     listed = ", ".join(f"'{spec.rules[r].name}'" for r in rules)
     raise NotCertifiedError(
         "A learned box needs one affine answer per cell, with room for rounding. None was found under the rules "
-        f"{listed} where they are active together.{_without_bits(spec, cells)} Use enforcement='correct', the default, "
-        "which needs no such answer; or relax a rule, or leave a wider band between limits."
+        f"{listed} where they are active together.{_without_bits(spec, cells)} Use SafeRegressor or "
+        "SafeClassifier, which need no such answer; or relax a rule, or leave a wider band between limits."
     )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.literals import choose_literals
 from smle.guarantees.box.robust import Layout, RobustRow
+from smle.guarantees.proof.cases import Cases, cases_of, cut_region, unit_pieces
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
 from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import cut_region
 from smle.guarantees.proof.verdict import Holds
-from smle.guarantees.proof.verify import fallback_room, judge_literals
+from smle.guarantees.proof.verify import fallback_room, judge_clause, judge_literals
 from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
 from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
+from smle.nearest.literals import choose_literals
 from smle.rules import Clause, Literals, Specification, exclusion
 
 __all__ = ["HeadProblem", "RegionObligations"]
@@ -44,19 +46,27 @@ class RegionObligations:
     exclusions: npt.NDArray[np.int32]
     envelope: WidenedBox
 
+    @property
+    def crosses(self) -> bool:
+        """Whether affine bounds cross in a part of the region."""
+        crossing = self.envelope.crossing
+        return crossing is not None and len(crossing.open) > 0
+
 
 @dataclass(eq=False)
 class HeadProblem:
     """The obligations of one head. `pairs` collects exclusions that were found broken on the way.
 
-    Under bounds by networks every region is cut into boxes, and exclusions are clauses like others.
+    Under bounds by networks every region is cut into boxes, and exclusions are clauses like others. Where affine bounds
+    cross, `pieces` are the parts of the regions in which each unit does or does not.
     """
 
+    bounds: Bounds | NetworkBounds
     envelope: WidenedBox
     domain: Domain
     parts: tuple[RegionObligations, ...]
     outputs: int
-    pairs: dict[tuple[int, int], Region] = field(default_factory=dict)
+    pairs: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.whole = Region.whole(self.domain)
@@ -86,9 +96,7 @@ class HeadProblem:
                     parts.append(
                         RegionObligations(place, RegionMaximum(place), clauses, literals, stated, exclusions, envelope)
                     )
-        problem = cls(envelope, domain, tuple(parts), m)
-        if isinstance(over.bounds, NetworkBounds):
-            problem = problem.under(over.bounds)
+        problem = cls(over.bounds, envelope, domain, tuple(parts), m).under(over.bounds)
         if sum(len(part.exclusions) for part in parts) <= _PAIRS_AT_ONCE:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
@@ -98,15 +106,37 @@ class HeadProblem:
         envelope = WidenedBox.of(bounds, self.domain)
         if isinstance(bounds, NetworkBounds):
             boxes: list[WidenedBox] = [HiddenWidenedBox.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
+        elif envelope.crossing is not None:
+            boxes = [WidenedBox.over_region(bounds, part.support, proved=False) for part in self.parts]
         else:
             boxes = [envelope] * len(self.parts)
         parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
-        return replace(self, envelope=envelope, parts=tuple(parts))
+        return replace(self, bounds=bounds, envelope=envelope, parts=tuple(parts))
+
+    @cached_property
+    def pieces(self) -> tuple[RegionObligations, ...]:
+        """The parts, cut where units cross, each with the box of the embedding there."""
+        found: list[RegionObligations] = []
+        for part in self.parts:
+            if part.crosses:
+                found += [
+                    replace(part, region=support.region, support=support, envelope=envelope)
+                    for support, envelope in unit_pieces(self.bounds, part.support)
+                ]
+            else:
+                found.append(part)
+        return tuple(found)
+
+    @cached_property
+    def _pair_places(self) -> list[tuple[RegionMaximum, WidenedBox]]:
+        """Where exclusions are asked for in optimization: everywhere, or in the pieces if bounds cross."""
+        if self.envelope.crossing is None:
+            return [(RegionMaximum(self.whole), self.envelope)]
+        return [(part.support, part.envelope) for part in self.pieces if len(part.exclusions)]
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
         """Let exclusions take part in the optimization from now on."""
-        whole = self.whole
-        self.pairs.update({(int(h), int(k)): whole for h, k in pairs})
+        self.pairs.update((int(h), int(k)) for h, k in pairs)
 
     @property
     def several(self) -> bool:
@@ -128,32 +158,52 @@ class HeadProblem:
         good = head.fallback is None or self.fallback_safe(head.fallback)
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)
-            good &= all(isinstance(v, Holds) and v.margin > margin for v in verdicts)
+            open_ = [c for c, v in enumerate(verdicts) if not (isinstance(v, Holds) and v.margin > margin)]
+            cases = cases_of(self.bounds, part.envelope, part.region)
+            good &= part.crosses or not open_
+            good &= not part.crosses or all(self._proved(part.clauses[c], head, cases, margin) for c in open_)
             if len(part.exclusions):
-                _, margins = verify_exclusions(part.exclusions, head, self.envelope, self.domain)
+                _, margins = verify_exclusions(part.exclusions, head, part.envelope, self.domain)
                 broken = part.exclusions[~(margins > margin)]
+                if part.crosses or (part.region.numbers and len(broken) <= _PAIRS_AT_ONCE):
+                    kept = [not self._proved(exclusion(*pair), head, cases, margin) for pair in broken.tolist()]
+                    broken = broken[np.array(kept, dtype=bool)]
                 good &= not len(broken)
                 self.note(broken)
         return good
 
+    def _proved(self, clause: Clause, head: Head, cases: Cases[Any], margin: float) -> bool:
+        """Whether a clause is proved case by case."""
+        verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
+        return isinstance(verdict, Holds) and verdict.margin > margin
+
+    def _items(self) -> list[tuple[Literals, RegionMaximum, WidenedBox]]:
+        """Return what optimization asks for: clauses first, then the pairs noted so far, over every piece."""
+        items = [(literals, part.support, part.envelope) for part in self.pieces for literals in part.literals]
+        return items + [(self._pair(*pair), *place) for pair in sorted(self.pairs) for place in self._pair_places]
+
     def weights(self, head: Head) -> list[Array]:
-        """Return the best weights of every clause at a head, clauses first, then the pairs noted so far."""
+        """Return the best weights at a head, for each of `_items`."""
         numbers = self.numbers(head)
-        result = [self._clause_weights(literals, numbers, part) for part in self.parts for literals in part.literals]
-        if self.pairs:
-            pairs = np.array(list(self.pairs), dtype=np.int32)
+        crosses = self.envelope.crossing is not None
+        clauses = self._items() if crosses else self._items()[: sum(len(part.literals) for part in self.pieces)]
+        result = [self._clause_weights(literals, numbers, place, box) for literals, place, box in clauses]
+        if self.pairs and not crosses:
+            pairs = np.array(sorted(self.pairs), dtype=np.int32)
             found, _ = verify_exclusions(pairs, head, self.envelope, self.domain, best=True)
             result.extend(found.astype(np.float64))
         return result
 
-    def _clause_weights(self, literals: Literals, numbers: HeadNumbers, part: RegionObligations) -> Array:
+    def _clause_weights(
+        self, literals: Literals, numbers: HeadNumbers, support: RegionMaximum, envelope: WidenedBox
+    ) -> Array:
         if len(literals.h) == 1:
             return np.ones(1)
-        optimum = clause_optimum(literals, numbers, part.envelope, part.region)
+        optimum = clause_optimum(literals, numbers, envelope, support.region)
         candidates = np.eye(len(literals.h))
         if optimum.weights is not None:
             candidates = np.vstack([optimum.weights, candidates])
-        worst = worst_case(literals.combined(candidates), numbers, part.envelope, part.support)
+        worst = worst_case(literals.combined(candidates), numbers, envelope, support)
         best: Array = candidates[int(np.argmin(worst.bound))]
         return best
 
@@ -179,16 +229,15 @@ class HeadProblem:
                 errors=np.maximum(numbers.errors, 0.1 * start.errors),
                 sizes=np.maximum(numbers.sizes, 0.1 * start.sizes),
             )
-        items = [(literals, part.region, part.envelope) for part in self.parts for literals in part.literals]
-        items += [(self._pair(h, k), region, self.envelope) for (h, k), region in self.pairs.items()]
+        items = self._items()
         mixed = [literals.combined(lam[None] / lam.sum()) for (literals, *_), lam in zip(items, weights, strict=True)]
         sizes = [float((np.abs(one.g) @ np.minimum(numbers.sizes, 1e30))[0]) + abs(float(one.h[0])) for one in mixed]
         largest = max(sizes, default=0.0)
         result = []
-        for one, size, (_, region, envelope) in zip(mixed, sizes, items, strict=True):
+        for one, size, (_, support, envelope) in zip(mixed, sizes, items, strict=True):
             rounding = 2 * float(rounding_margin(one, numbers, self.domain)[0])
             room = rounding + share * largest + 2.0**-23 * size + margin
-            result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), region, room, envelope))
+            result.append(RobustRow(one.g[0], one.s[0], float(one.h[0]), support.region, room, envelope))
         return result
 
     def _pair(self, h: int, k: int) -> Literals:
@@ -202,7 +251,7 @@ class HeadProblem:
         groups: dict[int, list[int]] = {}
         for k, row in enumerate(rows):
             groups.setdefault(id(row.region), []).append(k)
-        supports = {id(part.region): part.support for part in self.parts}
+        supports = {id(place.region): place for _, place, _ in self._items()}
         for key, members in groups.items():
             stack = Literals(
                 np.stack([rows[k].g for k in members]),
@@ -210,8 +259,7 @@ class HeadProblem:
                 np.array([rows[k].h - rows[k].margin for k in members]),
                 np.zeros(len(members), dtype=bool),
             )
-            support = supports.get(key) or RegionMaximum(rows[members[0]].region)
-            worst = worst_case(stack, plain, rows[members[0]].envelope or self.envelope, support)
+            worst = worst_case(stack, plain, rows[members[0]].envelope or self.envelope, supports[key])
             scale = np.array([rows[k].margin for k in members])
             # What is left of a row's own margin covers a violation as small as this.
             excess[members] = worst.bound - 0.01 * scale
@@ -223,8 +271,7 @@ class HeadProblem:
         Stay near the head's output at the center of box and domain, with some room in each literal chosen.
         """
         y = self.central_output(head).astype(np.float64)
-        items = [(literals, part.support) for part in self.parts for literals in part.literals]
-        items += [(self._pair(h, k), RegionMaximum(region)) for (h, k), region in self.pairs.items()]
+        items = [(literals, support) for literals, support, _ in self._items()]
         if not items:
             return []
         g = np.vstack([literals.g for literals, _ in items])

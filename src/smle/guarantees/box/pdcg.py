@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.answers.literals import Node, branch_and_bound
 from smle.guarantees.box.counterexample import Counterexample, Search, exclusion_counterexample, linear_counterexample
 from smle.guarantees.box.head_problem import HeadProblem, RegionObligations
-from smle.guarantees.proof.clause_lp import clause_optimum
+from smle.guarantees.proof.clause_lp import exact_clause_optimum
 from smle.guarantees.proof.frozen_heads import Head
-from smle.guarantees.proof.worst_case import HeadNumbers, rounding_margin
+from smle.guarantees.proof.worst_case import HeadNumbers, HiddenWidenedBox, rounding_margin
+from smle.nearest.literals import Node, branch_and_bound
 from smle.rules import Literals
 from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 
@@ -33,6 +33,7 @@ __all__ = [
     "Finder",
     "Memory",
     "Pdcg",
+    "Projector",
     "memory_clauses",
     "memory_features",
     "memory_projection",
@@ -46,6 +47,9 @@ Row = tuple[int, Array, float]
 
 Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
 """Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
+
+Projector = Callable[[Head, "Memory", HeadProblem], Solution]
+"""Returns the nearest parameters, as `Head.vector`, for which no point of the memory is a counterexample."""
 
 COSTS = ("squared", "absolute")
 
@@ -91,7 +95,7 @@ class Memory:
 
 def run_pdcg(
     head: Head, problem: HeadProblem, *, n_it: int, n_xs: int, tolerance: float = 1e-6, memory: Memory | None = None,
-    anchored: bool = False, cost: str = "squared", search: Finder | None = None,
+    anchored: bool = False, cost: str = "squared", search: Finder | None = None, projection: Projector | None = None,
 ) -> Pdcg:  # fmt: skip
     """Run Algorithm 1 on one head.
 
@@ -110,6 +114,8 @@ def run_pdcg(
         cost: What a projection minimizes: the `squared` distance of the paper, or the `absolute` one, which is linear.
         search: How to look for a counterexample; None: `strongest_counterexample`. Where it says that there is none,
             the run ends with success.
+        projection: How to project over the memory; None: `memory_projection`. With a search it is a grounding of your
+            own: any predicate over what a head reaches.
 
     """
     current, found = head, list[Counterexample]()
@@ -122,7 +128,10 @@ def run_pdcg(
         found.append(outcome.found)
         points.append(outcome.found.x, outcome.found.z, part)
         start = head if anchored else current
-        solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
+        if projection is not None:
+            solution = projection(start, points, problem)
+        else:
+            solution = memory_projection(start, points, problem, like=current, tolerance=tolerance, cost=cost)
         if solution.x is None:
             reason = f"the projection failed: {solution.status} ({solution.message})"
             return Pdcg(current, False, iteration, tuple(found), reason)
@@ -140,15 +149,17 @@ def strongest_counterexample(head: Head, problem: HeadProblem) -> tuple[Search, 
     numbers = problem.numbers(head)
     plain = HeadNumbers.exact(numbers)
     best: tuple[Counterexample, int] | None = None
+    strongest = True
     for p, part in enumerate(problem.parts):
         for search in _searches(part, problem, numbers, plain):
             if search.found is None and search.status is not Status.OPTIMAL:
                 return search, p
+            strongest = strongest and search.strongest
             if search.found is not None and (best is None or search.found.strength > best[0].strength):
                 best = (search.found, p)
     if best is None:
         return Search(None, Status.OPTIMAL), 0
-    return Search(best[0], Status.OPTIMAL), best[1]
+    return Search(best[0], Status.OPTIMAL, strongest=strongest), best[1]
 
 
 def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumbers, plain: HeadNumbers) -> list[Search]:
@@ -161,14 +172,16 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
         searches.append(linear_counterexample(rows, plain, part.envelope, part.support))
     for literals in part.stated:
         if len(literals.h) > 1:
-            optimum = clause_optimum(literals, numbers, part.envelope, part.region)
+            optimum = exact_clause_optimum(literals, numbers, part.envelope, part.region)
             if optimum.x is None or optimum.z is None:
                 searches.append(Search(None, Status.ERROR, f"{optimum.solution.status}"))
             elif optimum.value >= 0:
-                searches.append(Search(Counterexample(optimum.x, optimum.z, optimum.value, ()), Status.OPTIMAL))
+                certain = optimum.exact and not isinstance(part.envelope, HiddenWidenedBox)
+                point = Counterexample(optimum.x, optimum.z, optimum.value, ())
+                searches.append(Search(point, Status.OPTIMAL, strongest=certain))
     if len(part.exclusions):
         shifted = replace(plain, b=numbers.b + numbers.errors)
-        searches.append(exclusion_counterexample(part.exclusions, shifted, problem.envelope, problem.whole))
+        searches.append(exclusion_counterexample(part.exclusions, shifted, part.envelope, part.region))
     return searches
 
 
@@ -204,7 +217,8 @@ def memory_projection(
     """Return the nearest parameters that satisfy every clause at every point of the memory, as `Head.vector`.
 
     Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
-    limit gives LIMIT, with the best parameters found so far. `like`: the head whose rounding errors count.
+    limit gives LIMIT, with the best parameters found so far; points that no head satisfies give INFEASIBLE. `like`: the
+    head whose rounding errors count.
     """
     features, theta = memory_features(points, head), head.vector().reshape(problem.outputs, -1)
     nearest = _Squared(theta, features) if cost == "squared" else _Absolute(theta, features)
@@ -218,7 +232,7 @@ def memory_projection(
         settled = {c: (i, g[j], float(right[j])) for c, j in chosen for i, g, right in (choices[c],)}
         found = nearest([*root, *settled.values()])
         if found.x is None:
-            failed = found
+            failed = found if failed.status is Status.INFEASIBLE else failed  # all branches have to be infeasible
             return None
         y = features @ found.x.reshape(theta.shape).T
         # Settled clauses have a literal among the rows: it holds up to the solver's tolerance.
@@ -263,7 +277,7 @@ class _Squared:
             block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
             found = _dual(block[:, working], (excess * scale)[working] / size)
             if found.x is None:
-                return found
+                return self._unsolved(rows, found)
             nu = np.zeros(len(rows))
             nu[working] = np.maximum(found.x, 0.0) * size
             left = excess * scale - nu[working] @ block
@@ -274,9 +288,14 @@ class _Squared:
                 break
             working = np.union1d(working[nu[working] > 0], idle)
         if left.max() > 1e-7 * size:
-            return Solution(Status.NUMERICAL, message="the dual left rows violated")
+            return self._unsolved(rows, Solution(Status.NUMERICAL, message="the dual left rows violated"))
         moved = self.theta - (g * (nu * scale)[:, None]).T @ self.features[point]
         return Solution(Status.OPTIMAL, x=moved.reshape(-1), objective=0.5 * float(nu @ (excess * scale - left)))
+
+    def _unsolved(self, rows: Sequence[Row], found: Solution) -> Solution:
+        """Say INFEASIBLE where a linear program does: solvers of the dual, which is unbounded then, run into limits."""
+        asked = _Absolute(self.theta, self.features)(rows)
+        return asked if asked.status is Status.INFEASIBLE else found
 
 
 def _dual(K: Array, right: Array) -> Solution:

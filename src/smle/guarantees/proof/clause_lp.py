@@ -8,7 +8,8 @@ with the rounding errors of the deployed program as further box variables. The d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,12 @@ from smle.guarantees.regions.geometry import TINY, Region, U
 from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
 
-__all__ = ["ClauseOptimum", "clause_optimum"]
+__all__ = ["ClauseOptimum", "clause_optimum", "exact_clause_optimum"]
 
 Array = npt.NDArray[np.float64]
+_REACHED = 1e-9
+"""A unit above max(l, u) by less than this share is there: the LP has a tolerance."""
+_MOST_PARTS = 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,42 @@ class ClauseOptimum:
     weights: Array | None = None
     x: Array | None = None
     z: Array | None = None
+    exact: bool = True
+
+
+def exact_clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
+    """Do what `clause_optimum` does, and settle units that cross until none is above max(l, u) at the optimum.
+
+    Parts of the region are taken best first, so that the first one whose optimum is reached has the largest of all.
+    `exact` is False if there were too many.
+    """
+    first = clause_optimum(literals, head, envelope, region)
+    crossing = envelope.crossing
+    if crossing is None or not len(crossing.open):
+        return first
+    queue = [(-first.value, 0, first, region, dict[int, bool]())]
+    count = 0
+    while queue:
+        _, _, best, place, settled = heapq.heappop(queue)
+        if best.x is None or best.z is None:
+            return best
+        above = (best.z - crossing.top(best.x))[crossing.units]
+        above[[i for i, unit in enumerate(crossing.units.tolist()) if unit in settled]] = 0.0
+        if not above.max() > _REACHED * (1.0 + np.abs(best.z).max()):
+            return best
+        if count >= 2 * _MOST_PARTS:
+            return replace(best, exact=False)
+        unit = int(crossing.units[int(np.argmax(above))])
+        for crossed in (False, True):
+            part, known = crossing.cut(place, unit, crossed), {**settled, unit: crossed}
+            found = clause_optimum(literals, head, envelope.settled(known), part)
+            if found.solution.status is Status.INFEASIBLE:
+                continue
+            if found.x is None:
+                return found
+            count += 1
+            heapq.heappush(queue, (-found.value, count, found, part, known))
+    return ClauseOptimum(Solution(Status.INFEASIBLE, message="no part of the region has an input"))
 
 
 def clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:

@@ -1,6 +1,6 @@
 """The waist between mathematics and framework: what a safe network can output, frozen.
 
-For a cell with head (W, V, b) the reachable outputs are `{W z + V x + b : l(x) <= z <= u(x), x in cell}`.
+For a cell with head (W, V, b) the reachable outputs are `{W z + V x + b : l(x) <= z <= max(l(x), u(x)), x in cell}`.
 Arrays are the float32 numbers that are deployed; nothing here is a torch tensor.
 """
 
@@ -33,7 +33,8 @@ def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
 class Bounds:
     """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n,), and (n, d) twice or None.
 
-    Without slopes the bounds are constant.
+    Without slopes the bounds are constant. The clip gives l where l > u; constant bounds that cross are therefore those
+    with upper = lower, and are kept as such.
     """
 
     lower: Array
@@ -45,6 +46,8 @@ class Bounds:
         n = len(self.lower)
         object.__setattr__(self, "lower", _frozen(self.lower, n))
         object.__setattr__(self, "upper", _frozen(self.upper, n))
+        if self.lower_slope is None and self.upper_slope is None:
+            object.__setattr__(self, "upper", _frozen(np.maximum(self.lower, self.upper), n))
         if (self.lower_slope is None) != (self.upper_slope is None):
             raise ValueError("Expected slopes of both bounds or of none. Got those of one.")
         if self.lower_slope is not None and self.upper_slope is not None:
@@ -92,7 +95,7 @@ class NetworkBounds:
     """l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, at least one, ReLU after each.
 
     Where `lower <= upper` number by number the bounds cannot cross, because h >= 0. Otherwise they may: where l > u the
-    deployed clip gives u.
+    clip gives l.
     """
 
     kind: ClassVar[str] = "network"

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,9 @@ __all__ = [
     "Multipliers",
     "NotProved",
     "Obligation",
+    "RegionGaps",
+    "Tree",
+    "UnitCut",
     "Unknown",
     "Verdict",
     "Verdicts",
@@ -41,14 +44,14 @@ class Multipliers:
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
     * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows behind them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
-    * `boxes`: for bounds by networks, the boxes of inputs that were proved one by one, as a tree of cuts in preorder;
-      the other fields are then those of the worst box.
+    * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields are
+      then those of the worst part. Empty: the region was proved as a whole.
     """
 
     weights: Array
     rows: Mu = ()
     empty: bool = False
-    boxes: tuple[Cut | Leaf, ...] = ()
+    cases: Tree = ()
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,35 @@ class Cut:
     at: float
 
 
+@dataclass(frozen=True)
+class UnitCut:
+    """Two cases follow: l <= u for a unit of the embedding, then l >= u."""
+
+    unit: int
+
+
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One box, proved by multipliers of its own. `slopes` (units, 2): lines around the hidden ReLUs, if certifiable."""
+    """One case, proved by multipliers of its own. `slopes` (units, 2): lines around the ReLUs of bounds by networks."""
 
     multipliers: Multipliers
     slopes: npt.NDArray[np.float32] | None
+
+
+Tree = tuple[Cut | UnitCut | Leaf, ...]
+"""Cuts in preorder, each followed by its two parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegionGaps:
+    """By how much bounds cross in the region of a head: (unit, share, rows for the least l - u, rows for the largest).
+
+    max(l, u) - u = relu(l - u) <= share (l - u) + lift, where the range of l - u gives lift.
+    """
+
+    head: int
+    region: int | None
+    units: tuple[tuple[int, float, Mu, Mu], ...]
 
 
 class _NoTruth:
@@ -128,7 +154,8 @@ class ExclusionVerdicts(_NoTruth):
 
     Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
     weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
-    Shapes: pairs (p, 2), weights (p, 2), margins (p,). Under bounds by networks `boxes` has the proof of every pair.
+    Shapes: pairs (p, 2), weights (p, 2), margins (p,). `cases` has the proofs of pairs that weights do not prove, by
+    their place.
     `unproved` has verdicts with inputs for pairs that are not proved, by their clause; of many the worst ones.
     """
 
@@ -138,7 +165,7 @@ class ExclusionVerdicts(_NoTruth):
     pairs: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     margins: Array
-    boxes: tuple[tuple[Cut | Leaf, ...], ...] = ()
+    cases: Mapping[int, Tree] = field(default_factory=dict)
     unproved: tuple[tuple[int, Verdict], ...] = ()
 
     @property
@@ -149,11 +176,15 @@ class ExclusionVerdicts(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class Verdicts(_NoTruth):
-    """All verdicts for one over-approximation: one per obligation, and arrays for exclusions; `rules`: their names."""
+    """All verdicts for one over-approximation: one per obligation, and arrays for exclusions.
+
+    `rules`: their names. `gaps`: where affine bounds cross, by how much, region by region.
+    """
 
     items: tuple[tuple[Obligation, Verdict], ...]
     exclusions: tuple[ExclusionVerdicts, ...] = field(default=())
     rules: tuple[str, ...] = ()
+    gaps: tuple[RegionGaps, ...] = ()
 
     def __repr__(self) -> str:
         """Say how many obligations are proved."""

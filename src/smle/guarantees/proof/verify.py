@@ -8,24 +8,26 @@ pricing them in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.proof.cases import BoxCases, UnitCases, cases_of
 from smle.guarantees.proof.clause_lp import clause_optimum
 from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, NetworkBounds
-from smle.guarantees.proof.network_boxes import Boxes
+from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.guarantees.proof.verdict import (
     ExclusionVerdicts,
     Holds,
+    Leaf,
     Multipliers,
     NotProved,
     Obligation,
+    RegionGaps,
+    Tree,
     Unknown,
     Verdict,
     Verdicts,
@@ -35,14 +37,16 @@ from smle.guarantees.regions.cells import Cells, obligation_regions
 from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Clause, Literals, Specification, exclusion
 
-__all__ = ["judge_literals", "verify", "verify_clauses"]
+__all__ = ["judge_clause", "judge_literals", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
 _TINY_SHARE = 1e-13
 """A margin below this share of the clause's own terms is not trusted in float64."""
 _WITNESSES = 20
-"""Pairs that are not proved for which an input is looked for."""
+"""Pairs that are not proved for which an input is kept."""
+_MOST_PAIRS = 500
+"""Pairs that weights do not prove, up to which each is tried as a clause of its own."""
 
 
 def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
@@ -55,57 +59,98 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
     if len(over.heads) != len(cells):
         raise ValueError(f"Expected one head per cell ({len(cells)}). Got {len(over.heads)} heads.")
     domain, rows = Domain.of(spec), enlarged_rows(cells, spec)
-    envelope = WidenedBox.of(over.bounds, domain)
     items: list[tuple[Obligation, Verdict]] = []
     blocks: list[ExclusionVerdicts] = []
+    gaps: list[RegionGaps] = []
     for c, head in enumerate(over.heads):
         for region, active, rules in obligation_regions(cells, spec, c):
             if head is None:
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
-            polytope = Region.of(cells, spec, active, domain=domain, rows=rows)
-            boxes = Boxes(over.bounds, polytope) if isinstance(over.bounds, NetworkBounds) else None
-            judged = partial(_verdicts, head=head, envelope=envelope, region=polytope, boxes=boxes)
+            place = _Place.of(over.bounds, head, Region.of(cells, spec, active, domain=domain, rows=rows))
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
-            verdicts = judged([clause for *_, clause in clauses])
+            verdicts = place.verdicts([clause for *_, clause in clauses])
             items.extend((Obligation(c, i, j, region), v) for (i, j, _), v in zip(clauses, verdicts, strict=True))
             for i in rules:
                 pairs = spec.rules[i].requirement.exclusions
-                if not len(pairs):
-                    continue
-                if boxes is None:
-                    found = ExclusionVerdicts(c, i, region, pairs, *verify_exclusions(pairs, head, envelope, domain))
-                else:
-                    proofs = boxes.verify_exclusions(pairs, head, judge=_judge)
-                    found = ExclusionVerdicts(c, i, region, pairs, *proofs)
-                before = len(spec.rules[i].requirement.clauses)
-                blocks.append(replace(found, unproved=_unproved(found, before, judged)))
-    return Verdicts(tuple(items), tuple(blocks), tuple(rule.name for rule in spec.rules))
+                if len(pairs):
+                    before = len(spec.rules[i].requirement.clauses)
+                    blocks.append(ExclusionVerdicts(c, i, region, pairs, *place.exclusions(pairs, before)))
+            gaps.extend(place.gaps(c, region))
+    return Verdicts(tuple(items), tuple(blocks), tuple(rule.name for rule in spec.rules), tuple(gaps))
 
 
-def _verdicts(
-    clauses: Sequence[Clause], *, head: Head, envelope: WidenedBox, region: Region, boxes: Boxes | None
-) -> list[Verdict]:
-    """Judge clauses over one region: as a whole, or box by box."""
-    if boxes is None:
-        return verify_clauses(clauses, head, envelope, region)
-    return [boxes.verify(clause, head, judge=_judge) for clause in clauses]
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """One head over one region: as a whole, or case by case."""
+
+    head: Head
+    support: RegionMaximum
+    envelope: WidenedBox
+    cases: BoxCases | UnitCases
+
+    @classmethod
+    def of(cls, bounds: Bounds | NetworkBounds, head: Head, region: Region) -> _Place:
+        support = RegionMaximum(region)
+        envelope = WidenedBox.over_region(bounds, support)
+        return cls(head, support, envelope, cases_of(bounds, envelope, region))
+
+    @property
+    def is_relaxed(self) -> bool:
+        return isinstance(self.cases, BoxCases)
+
+    @property
+    def has_cases(self) -> bool:
+        return self.is_relaxed or (self.envelope.crossing is not None and len(self.envelope.crossing.open) > 0)
+
+    def verdicts(self, clauses: Sequence[Clause]) -> list[Verdict]:
+        if self.is_relaxed:
+            return [self.cases.verify(clause, self.head, judge=judge_clause) for clause in clauses]
+        found = verify_clauses(clauses, self.head, self.envelope, self.support.region)
+        if not self.has_cases:
+            return found
+        return [
+            v if isinstance(v, Holds) else self.cases.verify(clause, self.head, judge=judge_clause)
+            for clause, v in zip(clauses, found, strict=True)
+        ]
+
+    def exclusions(
+        self, pairs: npt.NDArray[np.int32], before: int
+    ) -> tuple[npt.NDArray[np.float32], Array, dict[int, Tree], tuple[tuple[int, Verdict], ...]]:
+        """Return weights, margins, cases and `unproved` of `ExclusionVerdicts`; `before` clauses precede the pairs.
+
+        Weights prove most pairs over the whole domain. Others are clauses over the region.
+        """
+        weights, margins = np.zeros((len(pairs), 2), np.float32), np.full(len(pairs), -np.inf)
+        if not self.is_relaxed:
+            weights, margins = verify_exclusions(pairs, self.head, self.envelope, self.support.region.domain)
+        worst = np.argsort(margins, kind="stable")[: int((~(margins > 0)).sum())]
+        if not self.has_cases and len(worst) > _MOST_PAIRS:
+            worst = worst[:_WITNESSES]
+        cases: dict[int, Tree] = {}
+        unproved: list[tuple[int, Verdict]] = []
+        for p in worst.tolist():
+            (verdict,) = self.verdicts([exclusion(*pairs[p].tolist())])
+            if isinstance(verdict, Holds):
+                cases[p] = verdict.multipliers.cases or (Leaf(verdict.multipliers, None),)
+                weights[p] = verdict.multipliers.weights
+            elif len(unproved) < _WITNESSES:
+                unproved.append((before + p, verdict))
+            if isinstance(verdict, Holds | NotProved):
+                margins[p] = verdict.margin
+        return weights, margins, cases, tuple(unproved)
+
+    def gaps(self, head: int, region: int | None) -> list[RegionGaps]:
+        crossing = self.envelope.crossing
+        if crossing is None:
+            return []
+        place = self.support.region
+        units = zip(crossing.units.tolist(), crossing.share.tolist(), crossing.lower_mu, crossing.upper_mu, strict=True)
+        return [RegionGaps(head, region, tuple((i, s, place.pairs(a), place.pairs(b)) for i, s, a, b in units))]
 
 
-def _judge(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> Verdict:
+def judge_clause(clause: Clause, head: Head, envelope: WidenedBox, region: Region) -> Verdict:
+    """Judge one clause over one region."""
     return verify_clauses([clause], head, envelope, region)[0]
-
-
-def _unproved(
-    block: ExclusionVerdicts, clauses: int, judged: Callable[[Sequence[Clause]], list[Verdict]]
-) -> tuple[tuple[int, Verdict], ...]:
-    """Return verdicts with inputs for the worst pairs that are not proved; `clauses` come before them."""
-    worst = np.argsort(block.margins, kind="stable")[: min(_WITNESSES, int((~block.proved).sum()))]
-    verdicts = judged([exclusion(*pair) for pair in block.pairs[worst].tolist()])
-    outside = Unknown("it holds over its region, but exclusions are proved over the whole domain")
-    return tuple(
-        (clauses + p, outside if isinstance(verdict, Holds) else verdict)
-        for p, verdict in zip(worst.tolist(), verdicts, strict=True)
-    )
 
 
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:

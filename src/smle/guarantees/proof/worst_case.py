@@ -11,11 +11,13 @@ errors; the exact checker has the last word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from smle.guarantees.proof.crossing import Crossing
 from smle.guarantees.proof.frozen_heads import Bounds, Head, NetworkBounds
 from smle.guarantees.proof.relaxation import HiddenLayer
 from smle.guarantees.proof.rounding import LARGEST, affine_errors
@@ -32,11 +34,11 @@ _EPS = 2.0**-52
 
 @dataclass(frozen=True, eq=False)
 class WidenedBox:
-    """The box of the clipped embedding, affine in x, widened by the rounding of computed bounds.
+    """The box of the clipped embedding over a region, affine in x, widened by the rounding of computed bounds.
 
-    Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the domain.
-    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z|,
-    extra (n,) = how much the box was widened.
+    Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the region.
+    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z| over the domain,
+    extra (n,) = how much the box was widened. `crossing`: where affine bounds cross, `upper` is a line above max(l, u).
     """
 
     lower: Array
@@ -45,33 +47,48 @@ class WidenedBox:
     upper_slope: Array | None
     sizes: Array
     extra: Array
+    crossing: Crossing | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
-        """Return the widened box; of networks, the affine one around it.
+        """Return the widened box over the whole domain; of networks, the affine one around it."""
+        return cls.over_region(bounds, RegionMaximum(Region.whole(domain)))
 
-        Where l > u the deployed clip gives u; the box is widened by the largest l - u over the domain.
+    @classmethod
+    def over_region(cls, bounds: Bounds | NetworkBounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
+        """Return the widened box over a region, where the clip gives l if l > u.
+
+        `proved`: multipliers say by how much bounds cross; else the vertices of the region may do so, faster.
         """
+        domain = support.region.domain
         if isinstance(bounds, NetworkBounds):
             return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if bounds.slopes is None:
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
-            extra = np.where(near_zero, TINY, 0.0) + np.maximum(0.0, lower - upper)
-            sizes = np.maximum(np.abs(lower), np.abs(upper)) + 2 * extra
+            extra = np.where(near_zero, TINY, 0.0)
+            sizes = np.maximum(np.abs(lower), np.abs(upper)) + extra
             return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
         low_slope, high_slope = bounds.slopes
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
         )
-        gap = lower - upper + domain.over(low_slope - high_slope)
-        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
-        top = np.maximum(upper + domain.over(high_slope), -lower + domain.over(-low_slope))
-        sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
-        return cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra)
+        extra = (TINY + rounding) * _UP
+        ends = upper + domain.over(high_slope), lower + domain.over(low_slope), -lower + domain.over(-low_slope)
+        sizes = (np.maximum.reduce(ends) + extra) * _UP
+        crossing = Crossing.of((lower, low_slope), (upper, high_slope), extra, support, proved=proved)
+        box = cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra, crossing=crossing)
+        return box if crossing is None else box.settled({})
+
+    def settled(self, crossed: Mapping[int, bool]) -> WidenedBox:
+        """Return the box where some units are known to cross (True), or not to."""
+        if self.crossing is None:
+            return self
+        upper, slope = self.crossing.tops(crossed)
+        return replace(self, upper=upper, upper_slope=slope)
 
     def worst(self, v: Array) -> tuple[Array, Array | None]:
-        """Return (d, c) with max v.z = d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs) or None."""
+        """Return (d, c) with max v.z <= d + c.x over the box. Shapes: v (k, n) -> (k,), (k, inputs) or None."""
         up, down = np.maximum(v, 0.0), np.minimum(v, 0.0)
         offset = up @ self.upper + down @ self.lower
         if self.upper_slope is None or self.lower_slope is None:
@@ -79,9 +96,9 @@ class WidenedBox:
         return offset, up @ self.upper_slope + down @ self.lower_slope
 
     def corner(self, v: Array, x: Array) -> Array:
-        """Return the worst z at x for the direction v. Shapes: v (n,), x (d,) -> (n,)."""
+        """Return the worst z that is reached at x for the direction v. Shapes: v (n,), x (d,) -> (n,)."""
         lower, upper = self.at(x)
-        return np.where(v > 0, upper, lower)
+        return np.where(v > 0, upper if self.crossing is None else self.crossing.top(x), lower)
 
     def at(self, x: Array) -> tuple[Array, Array]:
         """Return the box at x: (lower, upper), each (n,)."""
@@ -115,13 +132,16 @@ class HiddenWidenedBox(WidenedBox):
             affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
             affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
         )
-        gap = lower - upper + np.maximum(lower_map - upper_map, 0.0) @ hidden.top
-        extra = (TINY + rounding + np.maximum(0.0, gap)) * _UP
-        top = np.maximum(
-            upper + np.maximum(upper_map, 0.0) @ hidden.top, -lower - np.minimum(lower_map, 0.0) @ hidden.top
+        extra = (TINY + rounding) * _UP
+        # Where l > u the clip gives l: u is raised by the largest l - u over the box.
+        gap = np.maximum(lower - upper + np.maximum(lower_map - upper_map, 0.0) @ hidden.top, 0.0) * _UP
+        ends = (
+            upper + np.maximum(upper_map, 0.0) @ hidden.top,
+            lower + np.maximum(lower_map, 0.0) @ hidden.top,
+            -lower - np.minimum(lower_map, 0.0) @ hidden.top,
         )
-        sizes = (np.maximum(top, 0.0) + 2 * extra) * _UP
-        base_lower, base_upper = lower - extra, upper + extra
+        sizes = (np.maximum.reduce(ends) + extra) * _UP
+        base_lower, base_upper = lower - extra, upper + gap + extra
         below, below_slope = hidden.back(-lower_map)
         above, above_slope = hidden.back(upper_map)
         return cls(

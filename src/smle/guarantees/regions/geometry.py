@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from smle.guarantees.regions.cells import Cells
 from smle.guarantees.regions.guard import GuardRow, guard_rows
+from smle.guarantees.regions.vertices import vertices
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up
@@ -103,13 +104,14 @@ def _enlarged(row: GuardRow, sizes: Array) -> float:
 class Region:
     """{x in domain : A x <= a}: the rows of a cell by number, one-hot rows included.
 
-    Shapes: numbers (r,), A (r, d), a (r,).
+    Shapes: numbers (r,), A (r, d), a (r,). `total`: how many rows there are, behind which cuts are numbered.
     """
 
     domain: Domain
     numbers: tuple[int, ...]
     A: Array
     a: Array
+    total: int = 0
 
     @classmethod
     def of(
@@ -123,7 +125,8 @@ class Region:
         A, a = enlarged_rows(cells, spec) if rows is None else rows
         used = sorted({r for region in regions for r in cells.regions[region]})
         numbers = (*used, *range(len(cells.rows), len(a)))
-        return cls(Domain.of(spec) if domain is None else domain, numbers, A[list(numbers)], a[list(numbers)])
+        place = Domain.of(spec) if domain is None else domain
+        return cls(place, numbers, A[list(numbers)], a[list(numbers)], len(a))
 
     @classmethod
     def whole(cls, domain: Domain) -> Region:
@@ -206,6 +209,12 @@ class RegionMaximum:
         self.failure: str | None = None
 
     @cached_property
+    def vertices(self) -> Array | None:
+        """The vertices of a small region (v, d), found once; None: there are too many."""
+        low, high, oblique = self.region.tight_box()
+        return vertices(low, high, self.region.A[oblique], self.region.a[oblique])
+
+    @cached_property
     def located(self) -> tuple[Array | None, Array | None, str]:
         """What `Region.locate` says, asked once."""
         return self.region.locate()
@@ -229,6 +238,16 @@ class RegionMaximum:
                 x[~moves] = self._some_point()
         bounds, _ = region.price(slopes, mu)
         return bounds, mu, x
+
+    def largest(self, slopes: Array) -> tuple[Array, Array]:
+        """Return (bounds, x) without multipliers: at a vertex of a small region, which takes no linear program."""
+        points = None if self._box_rows else self.vertices
+        if points is None:
+            bounds, _, x = self(slopes)
+            return bounds, x
+        value = slopes @ points.T
+        best = value.argmax(axis=1)
+        return value[np.arange(len(slopes)), best], points[best]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int, int, float, float]]:

@@ -168,8 +168,7 @@ class _Pool:
         self._bounds = np.array([float(a) for _, a, _ in spaces])
         self._strict = np.array([strict for _, _, strict in spaces], dtype=bool)
         generator = np.random.default_rng(0)
-        lower = np.array([float(v) for v in spec.lower])
-        upper = np.array([float(v) for v in spec.upper])
+        lower, upper = spec.ends()
         blocks = [generator.uniform(lower, upper, (_UNIFORM_SAMPLES, len(lower)))]
         for numbers in regions:
             low, high = lower.copy(), upper.copy()

@@ -18,10 +18,10 @@ from smle.certificates.multipliers import best_multipliers
 from smle.heads.grid.problems import Part, Problem, WholeRow, whole_row
 from smle.heads.grid.reduction import Reduction
 from smle_check import Rejected
-from smle_check.floats import BINARY32, FORMATS, nearest
+from smle_check.floats import BINARY32, FORMATS, Binary, nearest
 from smle_check.heads.candidates import without_zeros
 from smle_check.heads.grid import GridLeaf, Listed, SafeAnswer, check_leaf, cut_leaves
-from smle_check.heads.known import ROOT
+from smle_check.heads.known import ROOT, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.specification import Literal
 
@@ -185,13 +185,24 @@ class SafeSearch:
             return None
         regions = sorted({*bits.on, *(() if region is None else (region,))})
         found = [ReadBoxes(spec, leaf.cuts, self.boxes).meeting(regions, fmt, bits.off) for fmt in FORMATS]
-        sides = [self.boxes.sides(ends, fmt) for ends, fmt in zip(found, FORMATS, strict=True) if ends is not None]
+        sides = [self.sides(known, fmt) for known, fmt in zip(found, FORMATS, strict=True) if known is not None]
         if not sides:
             return None
         d = len(spec.inputs)
         steps = [spec.input_steps[j] or 1 for j in range(d)]
         low = np.array([float(min(side[0][j] for side in sides) / steps[j]) for j in range(d)])
         return Part(low, np.array([float(max(side[1][j] for side in sides) / steps[j]) for j in range(d)]))
+
+    def sides(self, known: Known, fmt: Binary) -> tuple[list[Fraction], list[Fraction]]:
+        """Return the lower and the upper ends of all inputs; of categories 0 to 1 where they are left."""
+        low, high = (list(side) for side in self.spec.passed[fmt])
+        for j, (a, b) in known.ends.items():
+            low[j], high[j] = a, b
+        for g, members in known.members.items():
+            left = [j for j in self.spec.groups[g] if j in members]
+            for j in self.spec.groups[g]:
+                low[j], high[j] = Fraction(int(left == [j])), Fraction(int(j in left))
+        return low, high
 
     # --- answers
 

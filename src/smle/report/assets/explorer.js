@@ -33,6 +33,8 @@ function roundTicks(low, high, wanted) {
   return ticks;
 }
 
+const FOUND_HERE = "an allowed answer that this page finds. The model searches more widely, and may serve one that is nearer.";
+
 class Explorer {
   constructor(data) {
     this.data = data;
@@ -249,7 +251,7 @@ class Explorer {
       const reach = this.output >= 0 && answer.reach ? answer.reach(this.output) : null;
       const gaps = this.output < 0 ? [] : forbiddenGaps(rules, answer.x, this.output);
       const own = answer.own && this.output >= 0 ? answer.own[this.output] : null;
-      return { v, value: this.shownValue(answer), limits, gaps, own, reach, cell: answer.cell };
+      return { v, value: this.shownValue(answer), limits, gaps, own, reach, cell: answer.cell, sure: answer.sure };
     });
     const name = this.output < 0 ? this.data.choices[-1 - this.output].name : this.title(this.data.outputs[this.output]);
     const svg = this.frame(width, height, this.extent(axis), this.valueScale(points), [this.data.inputs[axis].name, name]);
@@ -294,7 +296,8 @@ class Explorer {
     svg.append(element("circle", { cx: x, cy: this.py(Math.min(Math.max(here, low), high)), r: 5, class: "cursor" }));
     const reach = points.some((p) => p.reach) ? " Blue band: what the head can reach." : "";
     const limited = points.some((p) => p.limits.some(Number.isFinite) || p.gaps.length) ? " Red: forbidden." : "";
-    const lines = this.head ? `Line: what is served.${own ? " Dashed: what the model answers." : ""}` : "Line: prediction.";
+    const guessed = points.some((p) => p.sure === false) ? ` Where the check refuses an answer: ${FOUND_HERE}` : "";
+    const lines = this.head ? `Line: what is served.${guessed}${own ? " Dashed: what the model answers." : ""}` : "Line: prediction.";
     chart.append(svg, element("p", { class: "legend" }, `${lines}${reach}${limited} The strip below marks regions. Drag in the drawing, or use the sliders.`));
   }
 
@@ -407,16 +410,17 @@ class Explorer {
     const answer = this.at(this.values), place = document.getElementById("readout");
     const rows = [];
     const say = (term, ...text) => rows.push(element("dt", {}, term), element("dd", {}, ...text));
+    const term = answer.way === "unknown" ? "safe" : answer.sure === false ? "found" : "served";
     for (const choice of this.data.choices) {
       const served = choice.options[this.chosen(answer, choice)];
       if (answer.own) say(`model: ${choice.name}`, choice.options[this.chosen({ y: answer.own }, choice)]);
-      say(answer.own ? `served: ${choice.name}` : choice.name, served);
+      say(answer.own ? `${term}: ${choice.name}` : choice.name, served);
     }
     if (this.output >= 0) {
       const output = this.data.outputs[this.output], value = answer.y[this.output];
       const verdict = output.kind === "label" ? (value >= 0 ? " (predicted)" : " (not predicted)") : "";
       if (answer.own) say(`model: ${this.title(output)}`, Number.isNaN(answer.own[this.output]) ? "NaN" : digits(answer.own[this.output]));
-      say(answer.own ? `served: ${this.title(output)}` : this.title(output), digits(value) + verdict);
+      say(answer.own ? `${term}: ${this.title(output)}` : this.title(output), digits(value) + verdict);
       const [low, high] = allowedInterval(answer.rules.map((r) => this.data.rules[r]), answer.x, this.output);
       if (low > -Infinity || high < Infinity) {
         say("allowed here", low > -Infinity && high < Infinity ? `${digits(low)} to ${digits(high)}`
@@ -429,7 +433,9 @@ class Explorer {
     if (answer.way) {
       const names = answer.refused.map((r) => this.data.rules[r].name).join(", ");
       say("all outputs", { kept: "kept: the rules allow the answer", replaced: "replaced: NaN or infinity is no answer",
-        moved: names ? `moved: the check refuses it (${names})` : "moved onto limits", safe: `the stored safe answer (${names})` }[answer.way]);
+        moved: names ? `moved: the check refuses it (${names})` : "moved onto limits",
+        unknown: `the check refuses it (${names}), and this page finds no allowed answer near it. The model searches further; if it finds none either, it serves the stored safe answer` }[answer.way]);
+      if (answer.sure === false && answer.way !== "unknown") say("found", FOUND_HERE);
     }
     const list = answer.rules.slice(0, 12).map((r) => {
       const rule = this.data.rules[r];

@@ -63,8 +63,9 @@ function makeHead(head) {
     return settle((stages.length ? env[stages[stages.length - 1].out] : first).map(Math.fround));
   }
 
-  // What is served. Where the check refuses, the nearest allowed answer is looked for here, in this page's own way:
-  // nothing is assumed about proposals, and the check decides.
+  // What is served, bit by bit, where clips and check settle it (`sure`). Where the check refuses, an allowed answer is
+  // looked for here, in this page's own way. It obeys, but the deployed program searches more widely: it may serve a
+  // nearer one, also where nothing is found here ("unknown"; `y` is then the stored safe answer, its last resort).
   function serve(features, answer) {
     const found = clipped(features, answer), { x, bits, y } = found;
     const rules = where.map((_, rule) => rule).filter((rule) => isOn(rule, bits));
@@ -72,15 +73,15 @@ function makeHead(head) {
     const usable = answer.every((v) => v >= -WIDE && v <= WIDE);
     if (found.ok) {
       const kept = usable && y.every((v, i) => v === Math.fround(answer[i]));
-      return { ...result, y, way: kept ? "kept" : usable ? "moved" : "replaced" };
+      return { ...result, y, sure: true, way: kept ? "kept" : usable ? "moved" : "replaced" };
     }
     const last = safe(x, bits);
     const given = answer.map((v, i) => (v >= -WIDE && v <= WIDE ? Math.fround(v) : tensors["clips.default"][i]));
     for (const candidate of proposals(x, bits, given, last)) {
       const tried = clipped(features, candidate);
-      if (tried.ok) return { ...result, y: tried.y, way: usable ? "moved" : "replaced" };
+      if (tried.ok) return { ...result, y: tried.y, sure: false, way: usable ? "moved" : "replaced" };
     }
-    return { ...result, y: last, way: "safe" };
+    return { ...result, y: last, sure: false, way: "unknown" };
   }
 
   // Clips are monotone: what they make of very small and very large answers are the ends of what they let pass.

@@ -69,7 +69,7 @@ const OPERATIONS = {
   },
   hidden: (op, v, weight, bias) => matVec(weight.values, v, bias).map((sum) => Math.max(sum, 0)),
   affine: (op, v, slope, offset) => matVec(slope.values, v, offset),
-  clip: (op, z, lower, upper) => z.map((v, k) => Math.min(Math.max(v, lower[k]), upper[k])),
+  clip: (op, z, lower, upper) => z.map((v, k) => Math.max(Math.min(v, upper[k]), lower[k])),
   affine_at: (op, cell, v, weight, bias, x, slope, z, freeWeight, freeBias) => {
     const c = cell === null ? 0 : cell, [count, m] = weight.shape;
     if (c >= count) return matVec(freeWeight.values, z, freeBias);
@@ -124,9 +124,9 @@ function makeBox({ ops, tensors: packed }, network) {
       if (V) env.x32.forEach((v, k) => { low += V.values[row * env.x32.length + k] * v; });
       let high = low;
       for (let k = 0; k < z.length; k++) {
-        const w = W.values[row * z.length + k];
-        low += w > 0 ? w * lower[k] : w * upper[k];
-        high += w > 0 ? w * upper[k] : w * lower[k];
+        const w = W.values[row * z.length + k], top = Math.max(lower[k], upper[k]);
+        low += w > 0 ? w * lower[k] : w * top;
+        high += w > 0 ? w * top : w * lower[k];
       }
       return [low, high];
     };

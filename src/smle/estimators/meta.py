@@ -1,0 +1,277 @@
+"""How an estimator is fitted behind rules: read, certify, fit a copy of it, store it, serve it behind the head."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
+from sklearn.utils.metaestimators import available_if
+
+from smle.certificates.document import Certificate
+from smle.corrected import ServedModel, program_of, stored_form
+from smle.errors import ConversionError
+from smle.estimators.base import SafeEstimator
+from smle.estimators.description import short_history
+from smle.estimators.inner import fit_inner, routed_arguments, title_of
+from smle.estimators.networks import Lesson, NetworkEstimator
+from smle.estimators.tasks import Held, TrainingRows
+from smle.guarantees import conflicts_explained
+from smle.heads import certify_head
+from smle.parameters import or_none, plain_parameters, stated, stored_parameters
+from smle.programs import Perceptron
+from smle.tables import column_names
+from smle.tables.further import FurtherColumns
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MetaEstimator"]
+
+
+def _is_estimator(value: Any) -> bool:
+    return not isinstance(value, type) and all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
+
+
+def _learns_in_parts(model: MetaEstimator) -> bool:
+    if model.estimator is not None and not hasattr(model.estimator, "partial_fit"):
+        raise AttributeError(f"{title_of(model.estimator)}, the estimator inside, has no partial_fit. Call fit.")
+    return True
+
+
+@dataclass(eq=False, repr=False)
+class MetaEstimator(SafeEstimator):
+    """A certified head behind any estimator. See `SafeRegressor` and `SafeClassifier`."""
+
+    estimator: Any = stated(
+        None,
+        or_none(_is_estimator),
+        "an estimator (not its class) or None",
+        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy is fitted (`estimator_`) to the table
+        as it is passed, columns that the rules do not know, text and missing values included (numbers as float32 holds
+        them, outputs left out). It is stored as ONNX and served so from `fit` on, networks of smle as plain numbers.
+        None: a network with its defaults, `NetworkRegressor()` or `NetworkClassifier()`.""",
+        stored=False,
+    )
+    _: KW_ONLY
+    random_state: Any = stated(
+        None, lambda value: True, "a seed", "Seed of everything random in the estimator, in place of its own."
+    )
+
+    network: ClassVar[type[NetworkEstimator]]
+    """The estimator by default."""
+
+    # --- what kinds of outputs add
+
+    def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
+        """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
+        return front
+
+    def _learned(self, front: Any) -> Any:
+        """Return a network as it was before `_finished`."""
+        return front
+
+    def _inner_estimator(self) -> Any:
+        """Return an unfitted copy of the estimator inside."""
+        if self.estimator is None:
+            return self._seeded(self._requested(self.network()))
+        return self._seeded(clone(self.estimator))
+
+    def _seeded(self, inner: Any) -> Any:
+        if self.random_state is None:
+            return inner
+        names = [name for name in sorted(inner.get_params()) if name.split("__")[-1] == "random_state"]
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            draw = check_random_state(seed)
+            return inner.set_params(**{name: int(draw.randint(2**31 - 1)) for name in names})
+        return inner.set_params(**dict.fromkeys(names, seed))
+
+    @staticmethod
+    def _requested(network: Any) -> Any:
+        from sklearn.utils._metadata_requests import _routing_enabled
+
+        return network.set_fit_request(sample_weight=True) if _routing_enabled() else network
+
+    # --- scikit-learn
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn what the estimator reads."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags = replace(self._inner_tags().input_tags, sparse=False)
+        return tags
+
+    def _inner_tags(self) -> Any:
+        return get_tags(self.network() if self.estimator is None else self.estimator)
+
+    def get_metadata_routing(self) -> Any:
+        """Return how arguments of `fit` are routed to the estimator."""
+        own = MetadataRequest(owner=self)
+        own.score = self._get_metadata_request().score
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        inner = self._requested(self.network()) if self.estimator is None else self.estimator
+        return MetadataRouter(owner=self).add_self_request(own).add(estimator=inner, method_mapping=mapping)
+
+    # --- fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Self:
+        """Fit the estimator to a table and its targets, and certify the head behind it.
+
+        Args:
+            X: Table with the rules' input columns and whatever else the estimator is to read; or an array of the
+                rules' inputs in their order.
+            y: Targets: a table with the rules' output columns, or an array in their order.
+            sample_weight: Weight of each row (N,), passed on to the estimator.
+            params: Further arguments for the `fit` of the estimator, which are routed to it.
+
+        Raises:
+            ValueError: If a parameter has a value that it cannot have.
+            DataError: If the data do not fit the rules' columns and ranges.
+            ContradictionError: If the rules cannot be satisfied together.
+            NotCertifiedError: If no proof was found. After an error the model is what it was before.
+            ConversionError: If the estimator cannot be stored, or its stored form answers otherwise.
+        """
+        fitted = self._emptied()
+        inner = fitted._inner_estimator()
+        if getattr(inner, "warm_start", False) and hasattr(self, "estimator_"):
+            inner = copy.deepcopy(self.estimator_).set_params(**inner.get_params(deep=False))
+        routed = routed_arguments(fitted, sample_weight, params)
+        fitted._fit(inner, X, y, routed)
+        return self._taken_over(fitted)
+
+    @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Let the estimator go on with some rows, by its `partial_fit`; what is served then is certified again.
+
+        model.json describes the last rows alone.
+
+        Args:
+            X: As in `fit`.
+            y: As in `fit`.
+            sample_weight: As in `fit`.
+
+        Raises:
+            AttributeError: If the estimator has no `partial_fit`.
+            ConversionError: If the model was loaded, and the estimator inside is stored as ONNX.
+            Others: As `fit`. After an error the model is what it was before.
+        """
+        fitted, known = self._emptied(), None
+        inner = fitted._inner_estimator()
+        if hasattr(self, "deployed_"):
+            if not hasattr(self, "estimator_"):
+                raise ConversionError(
+                    "The estimator inside is stored as ONNX, which cannot learn. Expected a model that was fitted "
+                    "here, or a network. Call fit."
+                )
+            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X)
+        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        fitted._fit(inner, X, y, weights, once=True, known=known)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _fit(
+        self,
+        inner: Any,
+        X: Any,
+        y: Any,
+        routed: dict[str, Any],
+        *,
+        once: bool = False,
+        known: ServedModel | None = None,
+    ) -> None:
+        """Fit in place. On failure the object may be half-fitted. `known` is served so far, to go on from."""
+        spec = self._given() if known is None else known.specification_
+        task = self._plain_task(spec, y)
+        is_network = isinstance(inner, NetworkEstimator)
+        rows = self._read_rows(spec, inner._task_of(spec, y) if is_network else task, X, y, least=1 if once else 2)
+        # First: rules that cannot be proved are better known before an hour of training.
+        certificate = None if known is None else known.certificate_
+        if certificate is None:
+            certificate = _certified(rows)
+        started = time.monotonic()
+        if is_network:
+            front, held, facts = _network_front(inner, rows, routed, once=once)
+        else:
+            front, held, facts = _stored_front(inner, rows, routed, once=once)
+        facts = {"history": {"seconds": round(time.monotonic() - started, 3)}, "seed": None, **facts}
+        served = ServedModel(self._finished(front, task, rows, held), spec, certificate)
+        self.estimator_ = facts.pop("fitted")
+        self._serve(served, rows, task, **facts)
+        self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
+
+    # --- from what is stored
+
+    def _deploy(self, served: ServedModel) -> None:
+        super()._deploy(served)
+        if hasattr(self, "estimator_") or not isinstance(served.front, Perceptron):
+            return
+        spec, kind = served.specification_, self.network
+        inner = kind(**stored_parameters(kind, served.description_.get("network", {})))
+        self.estimator = inner if self.estimator is None else self.estimator
+        columns = (*(item.name for item in spec.inputs), *(served.front.columns or ()))
+        task = inner._task_of(spec).restored({**served.description_, "thresholds": None})
+        self.estimator_ = clone(inner)._adopt(task, spec, self._learned(served.front), columns, named=True)
+
+
+def _certified(rows: TrainingRows) -> Certificate | None:
+    """Return the certificate of the head; None: there are no rules."""
+    if not rows.spec.rules:
+        return None
+    with conflicts_explained(rows.spec):
+        default, scale = rows.task.default(rows.targets)
+        certificate = certify_head(rows.spec, default=default, scale=scale)
+        program_of(certificate)
+    return certificate
+
+
+def _network_front(
+    inner: NetworkEstimator, rows: TrainingRows, routed: dict[str, Any], *, once: bool
+) -> tuple[Perceptron, Held | None, dict[str, Any]]:
+    """Train a network on the inputs of the rules and all further columns; return it with facts for model.json."""
+    unknown = set(routed) - {"sample_weight"}
+    if unknown:
+        raise TypeError(f"{type(inner).__name__}.fit takes no argument '{min(unknown)}'.")
+    start = getattr(inner, "network_", None)
+    inputs = [item.name for item in rows.spec.inputs]
+    further = inner._further if start is not None else FurtherColumns.of(rows.frame, rows.spec, without=inputs)
+    wide = rows.encoded if not further.width else np.hstack([rows.encoded, further.read(rows.frame)])
+    lesson = Lesson(
+        rows.task, rows.spec, further, wide, rows.targets, routed.get("sample_weight"),
+        tuple(rows.frame.columns), column_names(rows.table) is not None,
+    )  # fmt: skip
+    inner._learn(lesson, start=start, once=once)
+    network = inner.network_
+    architecture = {"backbone": "mlp", "hidden": network.widths[1:-1], "embedding": network.widths[-1]}
+    if network.further is not None:
+        architecture["further"] = network.further.to_json()
+    history = short_history(inner.history_)
+    return network, inner.held_out_, {
+        "architecture": architecture, "seed": inner.seed_, "history": history, "network": plain_parameters(inner),
+        "fitted": inner,
+    }  # fmt: skip
+
+
+def _stored_front(
+    inner: Any, rows: TrainingRows, routed: dict[str, Any], *, once: bool
+) -> tuple[Any, Held | None, dict[str, Any]]:
+    """Fit any other estimator; return its stored form with facts for model.json."""
+    targets, classes = rows.task.for_estimator(rows.targets), None
+    if once:
+        several = getattr(rows.task, "classes", None)
+        known = several[0] if isinstance(several, list) and targets.ndim == 1 else several
+        fitted = inner.partial_fit(rows.frame, targets, **routed, **({} if known is None else {"classes": known}))
+    else:
+        fitted, classes = fit_inner(inner, rows.frame, targets, routed)
+    best = getattr(fitted, "best_estimator_", None)
+    if isinstance(best, NetworkEstimator):  # what a search found is trained once more, to be stored as numbers
+        task = best._task_of(rows.spec).restored(rows.task.facts())
+        front, held, facts = _network_front(clone(best), rows._replace(task=task), routed, once=False)
+        return front, held, {**facts, "fitted": fitted}
+    stored = stored_form(fitted, rows.spec, rows.frame, rows.encoded, classes=classes)
+    architecture = {"backbone": "onnx", "estimator": title_of(fitted), "columns": list(stored.columns or ())}
+    return stored, None, {"architecture": architecture, "fitted": fitted}

@@ -1,0 +1,208 @@
+"""Perceptrons: trained in torch, handed over as plain weights."""
+
+from __future__ import annotations
+
+import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+import smle_check
+from smle.certificates.document import tensors_of
+from smle.estimators.inputs import spread
+from smle.estimators.tasks import Held, Task
+from smle.nn.backbones import MLP, Standardize
+from smle.nn.network import Answers
+from smle.nn.precision import float32_by_default
+from smle.nn.units import DataScale
+from smle.parameters import NetworkParameters
+from smle.programs import Perceptron
+from smle.training.batches import split_rows
+from smle.training.loop import EpochInfo, History, TrainingOptions, train
+from smle_check.reading import BACKBONE
+
+__all__ = ["HeldOut", "Trained", "options_of", "stored_layers", "train_perceptron"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Trained(NamedTuple):
+    """Layers as they are stored, what happened, and the rows that were held out; None: there were none."""
+
+    tensors: dict[str, smle_check.Tensor]
+    history: History
+    held: Held | None
+
+
+def train_perceptron(
+    parameters: NetworkParameters,
+    task: Task,
+    X: npt.NDArray[Any],
+    targets: Array,
+    weight: Array | None,
+    seed: int,
+    *,
+    start: Perceptron | None = None,
+    once: bool = False,
+) -> Trained:
+    """Train a perceptron on rows (n, d), targets (n, m) and weights (n,).
+
+    Args:
+        parameters: How to train.
+        task: What the outputs are.
+        X: Rows as numbers.
+        targets: What the loss compares with.
+        weight: Weight of each row, or None.
+        seed: Of everything that is random.
+        start: Go on from these weights; None: from random ones.
+        once: Take one epoch and hold out no rows.
+    """
+    with float32_by_default():
+        network = _network(parameters, task, X, targets, seed)
+        if start is not None:
+            _continue(network, start)
+        rows = torch.tensor(X, dtype=torch.float32)
+        wanted = torch.tensor(targets, dtype=torch.float32)
+        held = None if once else HeldOut(parameters, (rows,), seed)
+        history = train(
+            network,
+            rows,
+            wanted,
+            validation=(rows, wanted) if held is None else None,
+            loss=task.loss(targets),
+            options=_options(parameters, task, targets, once=once),
+            seed=seed,
+            title="training",
+            sample_weight=None if weight is None else torch.tensor(weight, dtype=torch.float32),
+            checkpoint=parameters.checkpoint,
+            callbacks=parameters.callbacks if held is None else [*parameters.callbacks, held],
+        )
+        return Trained(stored_layers(_folded(network)), history, None if held is None else held.found(network))
+
+
+def _network(parameters: NetworkParameters, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> Answers:
+    """Return a perceptron in the units of the data, with random weights."""
+    shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = MLP(parameters.hidden_layer_sizes, parameters.embedding, shift=shift, scale=scale)
+        return Answers(backbone, parameters.embedding, DataScale(shift, scale, *task.units(targets)))
+
+
+def _options(parameters: NetworkParameters, task: Task, targets: Array, *, once: bool) -> TrainingOptions:
+    """Return how to train; what is None among the parameters depends on the task and the targets."""
+    options = options_of(parameters)
+    if once:
+        return replace(options, max_epochs=1, final_epochs=0, patience=None, schedule=None, keep="last")
+    if parameters.final_epochs is None:
+        final, below = task.final_epochs(parameters.max_epochs, targets)
+        options = replace(options, final_epochs=final, final_below=below)
+    if parameters.weight_decay is None:
+        decay, until = task.decay(targets)
+        options = replace(options, weight_decay=decay, decay_below=until)
+    return options
+
+
+def options_of(parameters: NetworkParameters) -> TrainingOptions:
+    """Return the options of the training loop; what is None means none."""
+    return TrainingOptions(
+        learning_rate=parameters.learning_rate,
+        weight_decay=parameters.weight_decay or 0.0,
+        device=parameters.device,
+        batch_size=parameters.batch_size,
+        max_epochs=parameters.max_epochs,
+        patience=parameters.patience,
+        validation_fraction=parameters.validation_fraction,
+        schedule=parameters.schedule,
+        final_epochs=parameters.final_epochs or 0,
+        verbose=parameters.verbose,
+    )
+
+
+def stored_layers(backbone: nn.Module) -> dict[str, smle_check.Tensor]:
+    """Return the weights of a perceptron by the names of model.safetensors."""
+    return tensors_of({f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()})
+
+
+class HeldOut:
+    """The rows that training holds out, and what a network answers there before final epochs learn from them.
+
+    It is called after each epoch. The first final one has taken a few small steps on them already.
+    """
+
+    def __init__(self, parameters: NetworkParameters, rows: tuple[torch.Tensor, ...], seed: int) -> None:
+        self.kept, self.held = split_rows(len(rows[0]), share=parameters.validation_fraction, seed=seed)
+        self._rows = tuple(part[self.held] for part in rows)
+        self._answers: Array | None = None
+
+    def __call__(self, info: EpochInfo) -> None:
+        """Ask the network in the first final epoch."""
+        if info.final and self._answers is None:
+            self._answers = self._asked(info.network)
+
+    def found(self, network: nn.Module) -> Held:
+        """Return the rows with the answers; those of the trained network if there were no final epochs."""
+        return Held(self.held.numpy(), self._asked(network) if self._answers is None else self._answers)
+
+    @torch.no_grad()
+    def _asked(self, network: nn.Module) -> Array:
+        device = next(network.parameters()).device
+        answers: Array = network(*(part.to(device) for part in self._rows)).cpu().numpy().astype(np.float64)
+        return answers
+
+
+@torch.no_grad()
+def _continue(network: Answers, start: Perceptron) -> None:
+    """Give a network the weights of a folded one; its last layer becomes two again.
+
+    Raises:
+        ValueError: If it has other inputs, hidden layers or outputs.
+    """
+    standardize, *others, inner = network.backbone.children()
+    layers = [layer for layer in others if isinstance(layer, nn.Linear)]
+    assert isinstance(standardize, Standardize)
+    assert isinstance(inner, nn.Linear)
+    widths = [len(standardize.shift), *(layer.out_features for layer in layers), network.last.out_features]
+    if widths != start.widths:
+        raise ValueError(
+            f"Expected a network with layers of {start.widths}, as before, to go on from its weights. Got {widths}. "
+            "Set warm_start=False to start anew."
+        )
+    for buffer, value in zip((standardize.shift, standardize.scale), start.scaling, strict=True):
+        buffer.copy_(torch.tensor(value))
+    for layer, (weight, bias) in zip(layers, start.layers[:-1], strict=True):
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    last, offset = (torch.tensor(part, dtype=torch.float64) for part in start.layers[-1])
+    left, sizes, right = torch.linalg.svd(last / network.scale.unsqueeze(1), full_matrices=False)
+    used = min(len(sizes), inner.out_features)
+    root = sizes[:used].sqrt()
+    inner.weight[:used] = (root.unsqueeze(1) * right[:used]).to(torch.float32)
+    inner.bias[:used] = 0.0
+    network.last.weight.zero_()
+    network.last.weight[:, :used] = (left[:, :used] * root).to(torch.float32)
+    network.last.bias.copy_((offset - network.shift) / network.scale)
+
+
+@torch.no_grad()
+def _folded(network: Answers) -> MLP:
+    """Return a trained network without rules as one perceptron: its last two layers and the units become one."""
+    standardize, *others, inner = network.backbone.children()
+    assert isinstance(standardize, Standardize)
+    assert isinstance(inner, nn.Linear)
+    hidden = [layer.out_features for layer in others if isinstance(layer, nn.Linear)]
+    last, scale = network.last, network.scale.to(torch.float64)
+    result = MLP(hidden, last.out_features, shift=standardize.shift.numpy(), scale=standardize.scale.numpy())
+    weight = scale.unsqueeze(1) * last.weight.to(torch.float64)
+    name = f"{len(others) + 1}."
+    state = {k: v for k, v in network.backbone.state_dict().items() if not k.startswith(name)}
+    state[f"{name}weight"] = weight @ inner.weight.to(torch.float64)
+    state[f"{name}bias"] = weight @ inner.bias.to(torch.float64) + scale * last.bias + network.shift
+    result.load_state_dict(state)
+    return result

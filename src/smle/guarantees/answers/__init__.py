@@ -1,1 +1,0 @@
-"""Which answers are allowed: membership, and the nearest allowed ones."""

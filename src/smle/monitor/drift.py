@@ -1,0 +1,240 @@
+"""What changed since training, by tests of SciPy, with one false-alarm rate for all of them together.
+
+* Shares of rows (a rule is on, a value is missing, a row is outside): Fisher's exact test.
+* Numeric inputs: Kolmogorov and Smirnov's test of the whole distribution, at the ends of the stored bins.
+* Categories, cells, and numbers with few different values: the chi-squared test of homogeneity.
+* Clipped units of a learned box: Welch's t-test.
+
+Holm's procedure makes the rate hold for all tests together, however they depend on each other; rows must be
+independent. How answers were served follows from the inputs, and the training rows are those that the model has
+learned: these shares are shown, and not tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from smle.monitor.usage import Usage
+from smle.programs import WAYS
+from smle.rules import Categorical, Specification
+
+__all__ = ["Change", "Comparison", "compare"]
+
+_FEW = 20  # bins up to which values are compared one by one
+_EXPECTED = 5  # rows that a bin needs for the chi-squared test; rarer ones are joined
+_POWER = 0.9
+_CAUSES = ("input", "missing", "domain")  # what the rest follows from
+
+
+class Change(NamedTuple):
+    """Something counted in training and now.
+
+    * `kind`: `domain`, `missing`, `rule`, `input`, `cell`, `clip`, or, without a test, `served` and `broken`.
+    * `training`, `now`: shares of rows; for a numeric input its medians; for categories the shares of `part`.
+    * `size`: the difference of shares; for a distribution the largest difference of shares up to a value, or of
+      all categories together.
+    * `p`: how likely chance alone makes such a difference, for all tests together; None: not tested.
+    * `verdict`: `changed`, `small` (more than chance, and within the tolerance), `same` (what chance explains) or
+      `shown` (not tested).
+    """
+
+    kind: str
+    name: str
+    training: float
+    now: float
+    size: float
+    p: float | None
+    verdict: str
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All changes: what moved first, and what follows from it.
+
+    `detectable`: by how much a share of 10 % must move to be found 9 times in 10.
+    """
+
+    changes: tuple[Change, ...]
+    false_alarms: float
+    tolerance: float
+    tests: int
+    detectable: float
+
+    @property
+    def moved(self) -> tuple[Change, ...]:
+        """What changed: inputs, then what follows, the clearest first."""
+        return tuple(change for change in self.changes if change.verdict == "changed")
+
+
+class _Found(NamedTuple):
+    change: Change
+    p: float | None  # of this test alone; None: nothing that could differ
+
+
+def compare(
+    training: Usage, now: Usage, spec: Specification, *, tolerance: float = 0.005, false_alarms: float = 0.01
+) -> Comparison:
+    """Return what changed since training.
+
+    Args:
+        training: Counts of the training rows.
+        now: Counts of the rows to judge.
+        spec: The rules, which say what columns are.
+        tolerance: Call differences of shares up to this size `small`.
+        false_alarms: How often, without any change, something may be called changed.
+    """
+    found = [*_tested(training, now, spec)]
+    numbers = [n for n, item in enumerate(found) if item.p is not None]
+    joint = dict(zip(numbers, _holm([float(found[n].p or 0) for n in numbers]), strict=True))
+    changes = []
+    for n, (change, _) in enumerate(found):
+        p = joint.get(n, 1.0)
+        beyond = "changed" if abs(change.size) > tolerance else "small"
+        changes.append(change._replace(p=p, verdict=beyond if p <= false_alarms else "same"))
+    order = {"changed": 0, "small": 1, "same": 2}
+    changes.sort(key=lambda change: (order[change.verdict], change.kind not in _CAUSES, change.p, -abs(change.size)))
+    return Comparison(
+        (*changes, *_shown(training, now)),
+        false_alarms,
+        tolerance,
+        len(numbers),
+        _detectable(training.rows, now.rows, false_alarms / max(len(numbers), 1)),
+    )
+
+
+def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[_Found]:
+    shares = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
+    shares += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
+    shares += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
+    for kind, name, before, after in shares:
+        yield _share(kind, name, before, training.rows, after, now.rows)
+    for item in spec.inputs:
+        counts = [[usage.bins.get(column, ()) for column in item.columns] for usage in (training, now)]
+        if [len(c) for c in counts[0]] != [len(c) for c in counts[1]] or not counts[0][0]:
+            continue  # a folder that stores no bins, or bins of another table
+        if isinstance(item, Categorical):
+            yes = [np.array([column[-1] for column in columns]) for columns in counts]
+            yield _categories("input", item.name, yes[0], yes[1], item.categories)
+        elif len(counts[0][0]) > 1:
+            yield _numbers(item.name, np.array(counts[0][0]), np.array(counts[1][0]), training.edges[item.name])
+    if len(training.cells) == len(now.cells) > 1:
+        names = [f"cell {i}" for i in range(len(now.cells))]
+        yield _categories("cell", "cells", np.array(training.cells), np.array(now.cells), names)
+    if training.cells and now.cells:
+        yield _clipped(training, now)
+
+
+def _shown(training: Usage, now: Usage) -> Iterable[Change]:
+    """Return how answers were served and which rules the model alone broke; nothing of it is tested."""
+    before, after = training.head, now.head
+    if before is None or after is None:
+        return
+    pairs = [("served", way, before.ways[way], after.ways[way]) for way in WAYS]
+    pairs += [("broken", name, k, after.broken[name]) for name, k in before.broken.items() if name in after.broken]
+    for kind, name, one, two in pairs:
+        share, later = one / training.rows, two / now.rows
+        yield Change(kind, name, share, later, later - share, None, "shown")
+
+
+def _share(kind: str, name: str, before: int, rows: int, after: int, later: int) -> _Found:
+    from scipy.stats import fisher_exact  # half a second, which other users of this room need not wait
+
+    change = Change(kind, name, before / rows, after / later, after / later - before / rows, None, "")
+    if before + after in (0, rows + later):
+        return _Found(change, None)
+    return _Found(change, float(fisher_exact([[before, rows - before], [after, later - after]])[1]))
+
+
+def _numbers(name: str, before: np.ndarray, after: np.ndarray, edges: Sequence[float]) -> _Found:
+    from scipy.stats import kstwo
+
+    if len(before) <= _FEW:
+        labels = [f"<= {edge:g}" for edge in edges] + [f"> {edges[-1]:g}"]
+        found = _categories("input", name, before, after, labels)
+        change = found.change._replace(training=_median(before, edges), now=_median(after, edges), part="")
+        return found._replace(change=change)
+    shares = [np.cumsum(counts)[:-1] / counts.sum() for counts in (before, after)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    together = before.sum() * after.sum() / (before.sum() + after.sum())
+    change = Change("input", name, _median(before, edges), _median(after, edges), distance, None, "")
+    return _Found(change, float(kstwo.sf(distance, max(round(together), 1))))
+
+
+def _categories(kind: str, name: str, before: np.ndarray, after: np.ndarray, names: Sequence[str]) -> _Found:
+    """Compare all shares at once; `part` is the category that moved most for its share."""
+    from scipy.stats import chi2_contingency
+
+    shares = [counts / max(counts.sum(), 1) for counts in (before, after)]
+    moved = shares[1] - shares[0]
+    most = int((np.abs(moved) / np.sqrt(np.maximum(shares[0] + shares[1], 1e-12))).argmax())
+    size = float(np.abs(moved).sum() / 2)
+    change = Change(kind, name, float(shares[0][most]), float(shares[1][most]), size, None, "", names[most])
+    table = _joined(np.stack([before, after]))
+    if table.shape[1] < 2:
+        return _Found(change, None)
+    return _Found(change, float(chi2_contingency(table, correction=False).pvalue))
+
+
+def _joined(table: np.ndarray) -> np.ndarray:
+    """Return a table (2, categories) with rare categories joined, so that every count is expected often enough."""
+    totals = table.sum(axis=0)
+    table, totals = table[:, totals > 0], totals[totals > 0]
+    least = table.sum(axis=1).min() / max(table.sum(), 1)
+    rare = totals * least < _EXPECTED
+    if not rare.any():
+        return table
+    rest = table[:, rare].sum(axis=1, keepdims=True)
+    common = table[:, ~rare]
+    if rest.sum() * least >= _EXPECTED or not common.shape[1]:
+        return np.concatenate([common, rest], axis=1)
+    smallest = int(common.sum(axis=0).argmin())
+    common[:, [smallest]] += rest
+    return common
+
+
+def _clipped(training: Usage, now: Usage) -> _Found:
+    from scipy.stats import ttest_ind_from_stats
+
+    moments = []
+    for usage in (training, now):
+        variance = max(0.0, usage.clipped_squares / usage.rows - usage.clipped_share**2)
+        moments += [usage.clipped_share, math.sqrt(variance * usage.rows / max(usage.rows - 1, 1)), usage.rows]
+    moved = now.clipped_share - training.clipped_share
+    change = Change("clip", "units clipped", training.clipped_share, now.clipped_share, moved, None, "")
+    if min(training.rows, now.rows) < 2 or not (moments[1] or moments[4]):
+        return _Found(change, None)
+    return _Found(change, float(ttest_ind_from_stats(*moments, equal_var=False).pvalue))
+
+
+def _median(counts: np.ndarray, edges: Sequence[float]) -> float:
+    """Return the value below which half of the rows lie, between the ends of its bin."""
+    total = np.cumsum(counts) / counts.sum()
+    place = int(np.searchsorted(total, 0.5))
+    if place in (0, len(edges)):
+        return float(edges[min(place, len(edges) - 1)])
+    before = total[place - 1]
+    part = (0.5 - before) / (total[place] - before)
+    return float(edges[place - 1] + part * (edges[place] - edges[place - 1]))
+
+
+def _holm(values: Sequence[float]) -> list[float]:
+    """Return each p-value for all tests together: Holm's, which holds whatever the dependence."""
+    joint, largest = [1.0] * len(values), 0.0
+    for rank, place in enumerate(np.argsort(values, kind="stable")):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        joint[place] = largest
+    return joint
+
+
+def _detectable(rows: int, later: int, level: float) -> float:
+    """Return by how many points a share of 10 % must move to be found with a chance of 9 in 10."""
+    normal = NormalDist()
+    sizes = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(_POWER)
+    return sizes * math.sqrt(0.1 * 0.9 * (1 / rows + 1 / later))

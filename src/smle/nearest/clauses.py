@@ -1,0 +1,105 @@
+"""The rules' clauses in floats, literal by literal, and the outputs that they tie together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse import csgraph
+
+import smle_check
+from smle.rules import Specification, label_columns
+
+__all__ = ["Clauses", "tied_together"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+Pairs = npt.NDArray[np.int32]
+Form = Mapping[int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Clauses:
+    """Literals `y.outputs + x.inputs <= h` (`<` if strict), the clause of each, and lists of exclusions.
+
+    * `outputs`, `inputs`: coefficients by column, a literal each; the floats nearest to the exact ones.
+    * `h` (L,), `strict` (L,); `clause` (L,): a clause holds if one of its literals does.
+    * `rule` (C,): the rule of each clause. `always` (rules,): which rules are on at every input.
+    * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
+    * `labels` (m,): which outputs are labels, on if they are >= 0.
+    * `width`: how many inputs there are.
+    """
+
+    outputs: Sequence[Form]
+    inputs: Sequence[Form]
+    h: Array
+    strict: Mask
+    clause: Numbers
+    rule: Numbers
+    always: Mask
+    exclusions: tuple[tuple[int, Pairs], ...]
+    labels: Mask
+    width: int
+
+    @classmethod
+    def of(cls, spec: Specification | smle_check.Specification, labels: Iterable[int] = ()) -> Clauses:
+        """Return the clauses of the rules, or of the checker's, which does not know the columns that are labels."""
+        stated: list[Sequence[Sequence[tuple[Any, Any, Any, bool]]]]
+        if isinstance(spec, Specification):
+            stated = [
+                [[(dict(q.outputs), dict(q.inputs), q.bound, q.strict) for q in clause.literals] for clause in own]
+                for own in (rule.requirement.clauses for rule in spec.rules)
+            ]
+            lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
+            always = [any(not region.rows for region in rule.regions) for rule in spec.rules]
+            is_label, width = label_columns(spec), len(spec.columns)
+        else:
+            stated = [rule.clauses for rule in spec.rules]
+            lists = [rule.exclusions for rule in spec.rules]
+            always = [any(not spec.regions[region] for region in rule.regions) for rule in spec.rules]
+            is_label, width = np.isin(np.arange(len(spec.outputs)), list(labels)), len(spec.inputs)
+        clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
+        literals = [literal for _, clause in clauses for literal in clause]
+        pairs = [np.asarray(own, dtype=np.int32).reshape(-1, 2) for own in lists]
+        return cls(
+            [{i: float(v) for i, v in outputs.items() if v} for outputs, *_ in literals],
+            [{i: float(v) for i, v in inputs.items() if v} for _, inputs, *_ in literals],
+            np.array([float(bound) for *_, bound, _ in literals], dtype=np.float64),
+            np.array([strict for *_, strict in literals], dtype=bool),
+            np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
+            np.array([r for r, _ in clauses], dtype=np.intp),
+            np.array(always, dtype=bool),
+            tuple((r, own) for r, own in enumerate(pairs) if len(own)),
+            is_label,
+            width,
+        )
+
+    @property
+    def parts(self) -> Numbers:
+        """The rule of each clause, then of each list of exclusions: the columns of a mask of what binds."""
+        return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
+
+    def sign(self, i: int) -> tuple[int, bool] | None:
+        """Read a literal about a label as (label, whether it is on); None if it says something else."""
+        if len(self.outputs[i]) != 1 or self.inputs[i] or self.h[i] != 0:
+            return None
+        ((output, value),) = self.outputs[i].items()
+        return (output, value < 0) if self.labels[output] and self.strict[i] == (value > 0) else None
+
+
+def tied_together(ties: Iterable[Collection[int]], pairs: Sequence[Pairs], m: int) -> list[Numbers]:
+    """Return the outputs that something ties together, group by group, by the least of each."""
+    chained = [(own[0], other) for own in map(sorted, ties) for other in own]
+    edges = np.concatenate([np.array(chained, dtype=np.intp).reshape(-1, 2), *(own.astype(np.intp) for own in pairs)])
+    graph = sparse.csr_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), (m, m))
+    _, group = csgraph.connected_components(graph, directed=False)
+    tied = np.zeros(m, dtype=bool)
+    tied[edges.reshape(-1)] = True
+    order = np.flatnonzero(tied)[np.argsort(group[tied], kind="stable")]
+    found = np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []
+    return sorted(found, key=lambda own: int(own[0]))

@@ -1,0 +1,214 @@
+"""The nearest allowed set of labels by branch and bound, for what no diagram holds: exact unless it is cut short.
+
+A set is told by the labels that are turned. A clause that is not met needs one of its labels turned: these are the
+branches, cheapest first, each with those before it settled as they are. What clauses still cost at least, each price
+counted once, is the bound. The search ends after so many steps, whatever batch a row came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+__all__ = ["STEPS", "Branches"]
+
+Mask = npt.NDArray[np.bool_]
+Costs = npt.NDArray[np.int64]
+Clause = Sequence[tuple[int, bool]]
+
+STEPS = 150_000  # literals looked at for a row: some 50 ms
+_LOOKED_AT = 64  # clauses that are not met, as long as no set is known
+_LONGER = 4  # times as many steps for a first allowed set
+_MOST_PAIRS = 20_000  # exclusions of labels that are on or may be; of more, labels are kept from the top
+
+
+class Branches:
+    """Labels under clauses of (label, on) and pairs (p, 2) of labels that exclude each other."""
+
+    def __init__(self, k: int, clauses: Sequence[Clause], pairs: npt.NDArray[np.intp]) -> None:
+        self._k, self._pairs = k, pairs
+        self._clauses = [sorted(set(clause)) for clause in clauses]
+        self._may = np.zeros(k, dtype=bool)  # labels that a clause may turn on
+        self._may[[label for clause in clauses for label, on in clause if on]] = True
+        apart = sparse.csr_matrix((np.ones(len(pairs), dtype=bool), (pairs[:, 0], pairs[:, 1])), (k, k))
+        self._apart = (apart + apart.T).tocsr()
+
+    def nearest(self, on: Mask, costs: Costs) -> tuple[Mask, Mask, Mask]:
+        """Return sets (n, k), whether they are allowed (n,), and whether the search was cut short (n,).
+
+        Of sets that cost the same the one that leaves labels as they are, from the first label on.
+        """
+        sets, allowed, cut = on.copy(), np.zeros(len(on), dtype=bool), np.zeros(len(on), dtype=bool)
+        for row in range(len(on)):
+            turned, cut[row] = self._turned(on[row], costs[row])
+            if turned is not None:
+                allowed[row] = True
+                sets[row, turned] ^= True
+        return sets, allowed, cut
+
+    def _turned(self, on: Mask, costs: Costs) -> tuple[list[int] | None, bool]:
+        """Return the labels to turn (None: none were found), and whether the search was cut short."""
+        live = self._pairs[(on | self._may)[self._pairs].all(axis=1)] if len(self._pairs) else self._pairs
+        known = self._from_the_top(on, costs) if len(live) else None
+        if len(live) > _MOST_PAIRS:
+            return known, True
+        clauses: list[Clause] = [*self._clauses, *([(a, False), (b, False)] for a, b in live.tolist())]
+        k = self._k  # a price has a bit for each label behind it: of equal costs the order of labels decides
+        prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
+        return _Search(clauses, on.tolist(), prices, known).run()
+
+    def _from_the_top(self, on: Mask, costs: Costs) -> list[int] | None:
+        """Keep labels that are on from the highest price down, unless one that is kept excludes them."""
+        kept, blocked = np.zeros(len(on), dtype=bool), np.zeros(len(on), dtype=bool)
+        for label in sorted(np.flatnonzero(on).tolist(), key=lambda i: (-costs[i], i)):
+            if not blocked[label]:
+                kept[label] = True
+                blocked[self._apart.indices[self._apart.indptr[label] : self._apart.indptr[label + 1]]] = True
+        if not all(any(kept[label] == state for label, state in clause) for clause in self._clauses):
+            return None
+        return [int(i) for i in np.flatnonzero(on != kept)]
+
+
+_OPEN, _SETTLED, _TURNED = 0, 1, 2
+
+
+class _Search:
+    """One row: depth first. Labels are open, settled as they are, or turned; what follows from that is followed."""
+
+    def __init__(
+        self, clauses: Sequence[Clause], on: Sequence[bool], prices: Sequence[int], known: list[int] | None
+    ) -> None:
+        self.prices = prices
+        self.state = [_OPEN] * len(on)
+        self.keeps: list[list[int]] = [[] for _ in on]  # clauses that a label meets as it is
+        self.turns: list[list[int]] = [[] for _ in on]  # clauses that it meets once it is turned
+        self.met = [0] * len(clauses)  # literals that hold
+        self.able = [0] * len(clauses)  # open labels that would meet it
+        self.labels: list[
+            tuple[list[int], list[int]]
+        ] = []  # of each clause, those that keep it met, that would meet it
+        for c, clause in enumerate(clauses):
+            keeping, turning = list[int](), list[int]()
+            for label, state in clause:
+                (keeping if on[label] == state else turning).append(label)
+                (self.keeps if on[label] == state else self.turns)[label].append(c)
+            self.met[c], self.able[c] = len(keeping), len(turning)
+            self.labels.append((keeping, turning))
+        self.unmet = {c for c, count in enumerate(self.met) if not count}
+        self.trail: list[int] = []
+        self.waiting: list[tuple[int, int]] = []
+        self.price, self.steps = 0, 0
+        self.best = known
+        self.least = 1 + sum(prices) if known is None else sum(prices[i] for i in known)
+
+    def run(self) -> tuple[list[int] | None, bool]:
+        """Return the labels to turn (None: none were found), and whether it was cut short."""
+        frames: list[tuple[int, list[int], int]] = []  # what the trail was, labels to turn, and which is next
+        fine = all(self._follows(c) for c in range(len(self.met))) and self._propagated()
+        while True:
+            if fine and self.price < self.least:
+                if not self.unmet:
+                    self.best = [i for i, state in enumerate(self.state) if state == _TURNED]
+                    self.least = self.price
+                else:
+                    clause = self._bounded()
+                    if clause is not None:
+                        able = [i for i in self.labels[clause][1] if self.state[i] == _OPEN]
+                        frames.append((len(self.trail), sorted(able, key=self.prices.__getitem__), 0))
+            while frames and frames[-1][2] == len(frames[-1][1]):
+                frames.pop()
+            if not frames:
+                return self.best, False
+            if self.steps > STEPS and (self.best is not None or self.steps > _LONGER * STEPS):
+                return self.best, True
+            start, labels, number = frames.pop()
+            frames.append((start, labels, number + 1))
+            self._undo(start)
+            self.waiting = [*((label, _SETTLED) for label in labels[:number]), (labels[number], _TURNED)]
+            fine = self._propagated()
+
+    def _propagated(self) -> bool:
+        """Do what waits, and what follows from it; False: it contradicts itself, or costs too much."""
+        while self.waiting:
+            label, state = self.waiting.pop()
+            if self.state[label] != _OPEN:
+                if self.state[label] != state:
+                    return False
+                continue
+            touched = self._set(label, state)
+            if self.price >= self.least or not all(self._follows(c) for c in touched):
+                return False
+        return True
+
+    def _set(self, label: int, state: int) -> list[int]:
+        """Settle or turn a label; return the clauses for which less is left."""
+        self.state[label] = state
+        self.trail.append(label)
+        for c in self.turns[label]:
+            self.able[c] -= 1
+        self.steps += len(self.turns[label])
+        if state == _SETTLED:
+            return self.turns[label]
+        self.price += self.prices[label]
+        self.steps += len(self.keeps[label])
+        for c in self.turns[label]:
+            self.met[c] += 1
+            self.unmet.discard(c)
+        for c in self.keeps[label]:
+            self.met[c] -= 1
+            if not self.met[c]:
+                self.unmet.add(c)
+        return self.keeps[label]
+
+    def _undo(self, start: int) -> None:
+        while len(self.trail) > start:
+            label = self.trail.pop()
+            turned, self.state[label] = self.state[label] == _TURNED, _OPEN
+            self.steps += len(self.turns[label])
+            for c in self.turns[label]:
+                self.able[c] += 1
+            if turned:
+                self.price -= self.prices[label]
+                for c in self.turns[label]:
+                    self.met[c] -= 1
+                    if not self.met[c]:
+                        self.unmet.add(c)
+                for c in self.keeps[label]:
+                    self.met[c] += 1
+                    self.unmet.discard(c)
+
+    def _follows(self, c: int) -> bool:
+        """Note what a clause of which one literal is left asks for; False: none is left."""
+        if self.met[c] + self.able[c] > 1:
+            return True
+        if not self.met[c] and not self.able[c]:
+            return False
+        keeping, turning = self.labels[c]
+        self.steps += len(keeping) + len(turning)
+        if self.able[c]:
+            self.waiting.append((next(i for i in turning if self.state[i] == _OPEN), _TURNED))
+        else:
+            self.waiting += [(i, _SETTLED) for i in keeping if self.state[i] == _OPEN]
+        return True
+
+    def _bounded(self) -> int | None:
+        """Return the clause to branch on; None if all of them cost too much together."""
+        if self.best is None:
+            return min(islice(self.unmet, _LOOKED_AT), key=self.able.__getitem__)
+        price, left = self.price, dict[int, int]()
+        unmet = sorted(self.unmet, key=lambda c: (self.able[c], c))
+        for c in unmet:
+            labels = [i for i in self.labels[c][1] if self.state[i] == _OPEN]
+            self.steps += len(labels)
+            least = min(left.get(i, self.prices[i]) for i in labels)
+            if least:
+                price += least
+                if price >= self.least:
+                    return None
+                for i in labels:
+                    left[i] = left.get(i, self.prices[i]) - least
+        return unmet[0]

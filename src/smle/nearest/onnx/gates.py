@@ -1,0 +1,92 @@
+"""Which rules are on, as nodes of ONNX, from the bits of the check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.nearest.alternatives import Block
+from smle.nearest.onnx.writer import Writer
+from smle_check.onnx.candidates import Table
+from smle_check.onnx.graph import FLOAT
+from smle_check.specification import Specification
+
+__all__ = ["Gates"]
+
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.intp]
+_OFF = 2.0**50  # taken off the excess of a row that is not imposed, in units of the outputs
+
+
+class Gates:
+    """The gates of all rules, for the rows of a batch that a graph looks at.
+
+    Attributes:
+        rules: The rule of each part of the rules, as in `Clauses.parts`.
+        lower, upper: The domain.
+        outputs: How many outputs there are.
+    """
+
+    def __init__(
+        self, w: Writer, spec: Specification, table: Table, rules: Numbers, domain: tuple[Array, Array]
+    ) -> None:
+        self._w, self.rules = w, rules
+        self.lower, self.upper = domain
+        self.outputs = len(spec.outputs)
+        self._rows = table.bits
+        self._members = [[table.regions[g] for g in rule.regions] for rule in spec.rules[: int(self.rules.max()) + 1]]
+        self._known: dict[str, str] = {}
+
+    def bits(self) -> str:
+        """Return the bits of the check (rows of its table, rows) in float32."""
+        if "bits" not in self._known:
+            self._known["bits"] = self._w.add("Gather", ["check/bits/float", "repair/chosen"], axis=1)
+        return self._known["bits"]
+
+    def on(self) -> str | None:
+        """Return which rules are on (rules, rows) in float32; None: all of them, always."""
+        w, members = self._w, self._members
+        if not any(any(own) for own in members):
+            return None
+        if "on" not in self._known:
+            regions = [(i, region) for i, own in enumerate(members) for region in own]
+            counted = np.zeros((len(regions), self._rows), dtype=np.float32)
+            for row, (_, region) in enumerate(regions):
+                counted[row, region] = 1
+            needs = counted.sum(axis=1, keepdims=True) - np.float32(0.5)
+            held = w.add("Greater", [w.add("MatMul", [w.constant(counted), self.bits()]), w.constant(needs)])
+            on = w.add("Cast", [held], to=FLOAT)
+            if len(regions) > len(members):
+                switches = np.zeros((len(members), len(regions)), dtype=np.float32)
+                switches[[i for i, _ in regions], range(len(regions))] = 1
+                on = w.add("Min", [w.add("MatMul", [w.constant(switches), on]), w.constant(np.float32(1))])
+            self._known["on"] = on
+        return self._known["on"]
+
+    def switch(self, block: Block) -> Array:
+        """Return which rule each clause belongs to (clauses, rules)."""
+        switch = np.zeros((len(block.parts), len(self._members)), dtype=np.float32)
+        switch[np.arange(len(block.parts)), self.rules[block.parts]] = 1
+        return switch
+
+    def of_rows(self, block: Block) -> list[tuple[int, ...] | None]:
+        """Return for each row of a block the bits that have to be set for it to be imposed; None: it is not so easy."""
+        found: list[set[tuple[int, ...] | None]] = [set() for _ in block.N]
+        for clause, part in enumerate(block.parts):
+            own = self._members[self.rules[part]]
+            for row in block.members(clause):
+                found[row].add(tuple(own[0]) if len(own) == 1 else None)
+        return [next(iter(own)) if len(own) == 1 else None for own in found]
+
+    def imposed(self, excess: str, block: Block) -> str:
+        """Return the excess (J, rows) in float32, far below 0 for rows that are not imposed."""
+        w, needed = self._w, self.of_rows(block)
+        if not any(needed):
+            return excess
+        counted = np.zeros((len(needed), self._rows), dtype=np.float32)
+        for row, bits in enumerate(needed):
+            counted[row, list(bits or ())] = _OFF
+        off = w.add("Gemm", [w.constant(counted), self.bits(), w.constant(-counted.sum(axis=1, keepdims=True))])
+        return w.add("Add", [excess, off])

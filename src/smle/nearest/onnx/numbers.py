@@ -1,0 +1,315 @@
+"""Nearest allowed points as nodes of ONNX, for many rows at once; one row per output, (k, rows)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.nearest.alternatives import AT, Block
+from smle.nearest.onnx.faces import Piece, pieces_of
+from smle.nearest.onnx.gates import Gates
+from smle.nearest.onnx.writer import Writer
+from smle.nearest.polyhedra import steps_of
+from smle_check.onnx.graph import DOUBLE, FLOAT
+
+__all__ = ["number_points"]
+
+Array = npt.NDArray[Any]
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
+_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
+_PIECES = 16  # so many choices of a literal per clause are all tried
+_SHORT = 1e-5  # what is no excess, in float32
+_SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
+
+
+def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int) -> list[Callable[[str], str]]:
+    """Return what puts allowed points near the given answers (m, rows) into answers, nearest first."""
+    k = block.N.shape[1]
+    clauses = [block.members(c) for c in range(len(block.parts))]
+    several = [clause for clause in clauses if len(clause) > 1]
+    every = prod(map(len, several[:_PIECES])) <= _PIECES
+    pieces = pieces_of(block, gates) if every and not block.is_box else None
+    if pieces:
+        return _polyhedra(w, block, given, gates, pieces, ranks)
+    z = w.rows(given, block.outputs.tolist())
+    z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
+    b, on, switch = _bounds(w, block, len(gates.lower)), gates.on(), gates.switch(block)
+    nearest = _box if block.is_box else _split
+    if every:
+        imposed, P = _every_piece(w, clauses, switch, on, len(block.N))
+        points, cost = nearest(w, block, z, b, imposed, P)
+    else:
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, z, b)
+        points, cost = nearest(w, block, z, b, imposed, P)
+        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        (found,) = _ranked(w, points, cost, 1, k)
+        # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
+        found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
+        imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
+        more = nearest(w, block, z, b, imposed, P)
+        points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
+        P = 2 * P
+    ranked = [w.shaped(points, -1, k)] if P == 1 else _ranked(w, points, cost, min(P, ranks), k)
+    turned = [w.add("Transpose", [point]) for point in ranked]
+    if not block.is_box:
+        turned = [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in turned]
+    return [w.placed(block.outputs, point) for point in turned]
+
+
+def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
+    """Return points (k, rows), or (m, rows), with the number itself where a single one is allowed and it is near."""
+    unit, places = (block.unit, np.arange(len(block.unit))) if m is None else (np.full(m, np.inf), block.outputs)
+    unit[places] = block.unit
+    for _, column, value in block.pins:
+        own = np.arange(len(unit))[:, None] == places[column]
+        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / unit)])]), 0, keep=True)
+        noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
+        away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
+        near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
+        point = w.add("Where", [near, w.number(value), point])
+    return point
+
+
+def _every_piece(w: Writer, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, J: int) -> tuple[str, int]:
+    """Return the rows that each choice of one literal per clause imposes (P, J, rows), and how many there are."""
+    chosen = list(product(*clauses))
+    imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
+    for i, piece in enumerate(chosen):
+        imposes[i, list(piece), range(len(clauses))] = 1
+    if on is None:
+        return w.constant(imposes.max(axis=2, keepdims=True) > 0), len(chosen)
+    count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
+    return w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1), len(chosen)
+
+
+def _likely_pieces(
+    w: Writer, block: Block, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, at: str, b: str
+) -> tuple[str, int]:
+    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    J = len(block.N)
+    excess = w.add("Sub", [w.add("MatMul", [w.constant(block.N), at]), b])
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
+    swapped = several[: 2 * _PIECES]
+    most, C = max(len(clauses[c]) for c in several), len(several)
+    members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
+    padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
+    listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
+    two = w.several("TopK", [listed, w.constant(np.array([2], dtype=np.int64))], 2, axis=1, largest=0)[1]
+    span = w.constant(np.arange(most, dtype=np.int64)[None, :, None])
+    first, second = (
+        w.shaped(w.add("Cast", [w.add("Equal", [w.rows(two, [i], 1), span])], to=FLOAT), C * most, -1) for i in (0, 1)
+    )
+    place = np.zeros((J + 1, C * most), dtype=np.float32)
+    place[[row for own in members for row in own], range(C * most)] = 1
+    place = place[:J]
+    active = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
+    binds = w.add("MatMul", [w.constant(np.repeat(switch[several], most, axis=0)), active])
+    first, second = w.add("Mul", [first, binds]), w.add("Mul", [second, binds])
+    single = np.zeros((J, len(clauses)), dtype=np.float32)
+    for c, clause in enumerate(clauses):
+        if len(clause) == 1:
+            single[clause[0], c] = 1
+    fixed = w.add("MatMul", [w.constant(single @ switch), active])
+    P = 1 + len(swapped)
+    keeps, turns = np.tile(place, (P, 1, 1)), np.zeros((P, *place.shape), dtype=np.float32)
+    for i, c in enumerate(swapped):
+        own = slice(most * several.index(c), most * (several.index(c) + 1))
+        keeps[i + 1, :, own], turns[i + 1, :, own] = 0, place[:, own]
+    count = w.add("Add", [w.add("MatMul", [w.constant(keeps), first]), w.add("MatMul", [w.constant(turns), second])])
+    return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
+
+
+def _bounds(w: Writer, block: Block, d: int) -> str:
+    """Return b (J, rows) or (J, 1): N z <= b."""
+    bound, slope = block.affine_bounds(d)
+    if not slope.any():
+        return w.column(bound)
+    used = np.flatnonzero(slope.any(axis=0)).tolist()
+    x = w.rows("repair/wide", used)
+    sums = w.add("MatMul", [w.constant(slope[:, used]), x])
+    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope[:, used])), w.add("Abs", [x])])
+    return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+
+
+def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
+    """Return the points of least cost (rows, k), from points (P, rows, k) and costs (P, rows)."""
+    if count == 1:
+        best = w.add("ArgMin", [cost], axis=0, keepdims=1)
+    else:
+        best = w.several("TopK", [cost, w.constant(np.array([count], dtype=np.int64))], 2, axis=0, largest=0)[1]
+    index = w.add("Add", [w.shaped(best, count, -1, 1), w.constant(np.zeros((1, 1, k), dtype=np.int64))])
+    chosen = w.add("GatherElements", [points, index], axis=0)
+    listed = [chosen] if count == 1 else [w.rows(chosen, [rank]) for rank in range(count)]
+    return [w.shaped(point, -1, k) for point in listed]
+
+
+def _polyhedra(
+    w: Writer, block: Block, given: str, gates: Gates, pieces: list[Piece], ranks: int
+) -> list[Callable[[str], str]]:
+    """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
+
+    Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
+    """
+    N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
+    # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
+    bound, slope = block.affine_bounds(len(gates.lower))
+    rows = np.zeros((J, m))
+    rows[:, block.outputs] = N / block.unit
+    values, matrix = [given], [rows]
+    if slope.any():
+        values, matrix = [given, "repair/wide"], [rows, slope]
+    room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
+    weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
+    sizes = [w.add("Abs", [value]) for value in values]
+    joined = w.add("Concat", [*values, *sizes], axis=0)
+    constant = room[:, 0] * np.abs(bound) - bound + block.unpinned * (np.abs(N) @ (_TINY / block.unit))
+    excess = w.add("Gemm", [w.constant(weights), joined, w.column(constant)])
+    masked = gates.imposed(w.add("Cast", [excess], to=FLOAT), block)
+    # Sets and rows of all pieces, as many of each as the longest has.
+    S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
+    tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
+    for i, piece in enumerate(pieces):
+        for j in range(S):
+            own = piece.rows + piece.rows[:1] * (R - len(piece.rows))
+            table, pulls[i, j] = _solution(N, piece.sets[j] if j < len(piece.sets) else piece.sets[0])
+            tables[i, j] = table[own]
+    trial = w.shaped(w.add("MatMul", [w.constant(tables.reshape(-1, J)), masked]), P * S, R, -1)
+    least = w.reduced("ReduceMin", trial, 1)
+    if P == 1:
+        number = w.add("ArgMax", [least], axis=0, keepdims=0)
+    else:
+        least = w.shaped(least, P, S, -1)
+        starts = w.constant(S * np.arange(P, dtype=np.int64)[:, None])
+        number = w.add("Add", [w.add("ArgMax", [least], axis=1, keepdims=0), starts])
+    pull = w.add("Gather", [w.constant(pulls.reshape(P * S, k * J)), number], axis=0)
+    repeated = w.constant(np.tile(weights, (k, 1)).T), w.constant(np.tile(constant, k))
+    shares = w.add("Mul", [pull, w.add("Gemm", [joined, *repeated], transA=1)])  # (P, rows, k x J)
+    back = np.zeros((m, k))
+    back[block.outputs, np.arange(k)] = -block.unit
+    if P == 1:
+        moves, back = [shares], np.repeat(back, J, axis=1)
+    else:
+        move = w.add("MatMul", [shares, w.constant(np.repeat(np.eye(k), J, axis=0))])
+        cost = w.reduced("ReduceSum", w.add("Mul", [move, move]), 2)
+        fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-_SHORT))])
+        moves = _ranked(w, move, w.add("Where", [fine, cost, w.number(_FAR)]), min(P, ranks), k)
+
+    def added(move: str) -> Callable[[str], str]:
+        return lambda answers: _pinned(w, block, w.add("Gemm", [w.constant(back), move, answers], transB=1), m)
+
+    return [added(move) for move in moves]
+
+
+def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return for a set of tight rows a table (J, J) and its pull (k, J), from what rows exceed.
+
+    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
+    are >= 0.
+    """
+    J, k = N.shape
+    own = np.array(tight, dtype=np.intp)
+    table, inverse = steps_of(N @ N.T, own)
+    table -= np.diag(np.where(np.isin(np.arange(J), own), 0.0, 1.0))
+    pull = np.zeros((k, J))
+    pull[:, own] = N[own].T @ inverse
+    return table, pull
+
+
+def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Rows over one output each: the nearest point between two ends."""
+    k = block.N.shape[1]
+    bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
+    ends = []
+    for sign in (1, -1):
+        own = [np.flatnonzero(block.N[:, i] * sign > 0).tolist() for i in range(k)]
+        found = [w.reduced("ReduceMin", w.rows(bounds, rows, 1), 1, keep=True) if rows else "" for rows in own]
+        some = next((node for node in found if node), "")
+        if not some:
+            ends.append(w.constant(np.full((1, k, 1), _FAR)))
+            continue
+        none = w.add("Add", [w.add("Abs", [some]), w.number(_FAR)]) if "" in found else ""
+        listed = [node or none for node in found]
+        ends.append(listed[0] if k == 1 else w.add("Concat", listed, axis=1))
+    low, high = w.add("Neg", [ends[1]]), ends[0]
+    room = w.add("Sub", [high, low])
+    inner = []
+    for end, op in ((low, "Add"), (high, "Sub")):
+        slack = w.add("Add", [w.add("Mul", [w.add("Abs", [end]), w.number(_ROUNDING)]), w.number(_TINY)])
+        inner.append(w.add(op, [end, slack]))
+    points = w.add("Min", [w.add("Max", [z, inner[0]]), inner[1]])  # (P, k, rows)
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
+    if P == 1:
+        return turned, ""
+    far = w.add("Sub", [points, z])
+    cost = w.add("Abs", [far]) if block.is_likely else w.add("Mul", [w.add("Mul", [far, far]), w.column(block.weight)])
+    total = w.reduced("ReduceSum", cost, 1)
+    fine = w.add("GreaterOrEqual", [w.reduced("ReduceMin", room, 1), w.number(0.0)])
+    return turned, w.add("Where", [fine, total, w.number(_FAR)])
+
+
+def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
+    """Many rows: steps of the alternating direction method; then the point at which the rows that bind are tight."""
+    N, (J, k) = block.N, block.N.shape
+    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
+    aim = w.add("Sub", [b, floor])
+    limit = w.add("Where", [imposed, aim, w.number(_FAR)])  # (P, J, rows)
+    value = w.add("MatMul", [w.constant(N), z])
+    start = w.add("Min", [value, limit])
+    inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
+
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
+        _, slack, dual = names
+        pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
+        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
+        mixed = inner.add("Mul", [inner.add("MatMul", [w.constant(N), point]), w.number(_RELAXED)])
+        mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
+        summed = inner.add("Add", [mixed, dual])
+        following = inner.add("Min", [summed, limit])
+        return [point, following, inner.add("Sub", [summed, following])], None, []
+
+    zero = w.add("Sub", [start, start])
+    around = w.add("Add", [z, w.constant(np.zeros((P, k, 1)))])
+    rough, _, dual = w.loop(_SPLITTING, [around, start, zero], step)
+    tight = w.add("Cast", [w.add("Greater", [dual, w.number(1e-9)])], to=DOUBLE)
+    excess = w.add("Mul", [w.add("Sub", [value, aim]), tight])
+    gram = N @ N.T
+
+    def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
+        """Conjugate gradients: multipliers at which the tight rows are so."""
+        multipliers, rest, way = names
+        curved = inner.add("Mul", [inner.add("MatMul", [w.constant(gram), way]), tight])
+        axes = w.constant(np.array([1], dtype=np.int64))
+
+        def dot(first: str, second: str) -> str:
+            return inner.add("ReduceSum", [inner.add("Mul", [first, second]), axes], keepdims=1)
+
+        before, small = dot(rest, rest), w.number(1e-300)
+        length = inner.add("Div", [before, inner.add("Add", [dot(way, curved), small])])
+        following = inner.add("Sub", [rest, inner.add("Mul", [length, curved])])
+        share = inner.add("Div", [dot(following, following), inner.add("Add", [before, small])])
+        moved = inner.add("Add", [multipliers, inner.add("Mul", [length, way])])
+        return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None, []
+
+    multipliers = w.loop(min(J, k) + 2, [zero, excess, excess], descent)[0]
+    exact = w.add("Sub", [z, w.add("MatMul", [w.constant(N.T), multipliers])])
+
+    def broken(points: str) -> str:
+        over = w.add("Sub", [w.add("MatMul", [w.constant(N), points]), limit])
+        return w.reduced("ReduceMax", over, 1, keep=True)  # (P, 1, rows)
+
+    over = broken(exact)
+    better = w.add("LessOrEqual", [over, w.add("Max", [broken(rough), w.number(1e-9)])])
+    points = w.add("Where", [better, exact, rough])
+    turned = w.add("Transpose", [points], perm=[0, 2, 1])
+    if P == 1:
+        return turned, ""
+    far = w.add("Sub", [points, z])
+    cost = w.reduced("ReduceSum", w.add("Mul", [far, far]), 1)
+    fine = w.shaped(w.add("Less", [broken(points), w.number(1e-4)]), P, -1)
+    return turned, w.add("Where", [fine, cost, w.number(_FAR)])

@@ -1,0 +1,114 @@
+"""Nodes and constants of ONNX, put down one after the other, for parts of a graph that nothing is proved of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.extras import require
+from smle_check.onnx.graph import BOOL, DOUBLE, INT64
+
+__all__ = ["Writer"]
+
+_PREFIX = "proposals/"
+
+
+class Writer:
+    """Nodes and constants under names of their own; `inside`: the writer of the graph around, whose constants serve."""
+
+    def __init__(self, prefix: str = _PREFIX, inside: Writer | None = None) -> None:
+        self._onnx = require("onnx", "ONNX export")
+        self.nodes: list[Any] = []
+        self.step = ""
+        self._prefix = prefix
+        self._constants: str = inside._constants if inside else prefix
+        self.initializers: list[Any] = inside.initializers if inside else []
+        self._known: dict[tuple[Any, ...], str] = inside._known if inside else {}
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Append a node with one output; return its name."""
+        return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
+
+    def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Append a node whose output has a name."""
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+    def several(self, op: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """Append a node with several outputs."""
+        names = [f"{self._prefix}{len(self.nodes)}/{i}" for i in range(count)]
+        self.nodes.append(self._onnx.helper.make_node(op, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, values: npt.ArrayLike) -> str:
+        """Note a constant; return its name."""
+        array = np.ascontiguousarray(values)
+        key = (array.dtype.str, np.shape(values), array.tobytes())
+        if key not in self._known:
+            self._known[key] = f"{self._constants}constant/{len(self._known)}"
+            stored = self._onnx.numpy_helper.from_array(array.reshape(np.shape(values)), self._known[key])
+            self.initializers.append(stored)
+        return self._known[key]
+
+    def number(self, value: float) -> str:
+        """Note a float64 number."""
+        return self.constant(np.float64(value))
+
+    def column(self, values: npt.ArrayLike) -> str:
+        """Note float64 numbers, one for each row of a value."""
+        return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
+
+    def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
+        """Pick rows."""
+        return self.add("Gather", [source, self.constant(np.array(places, dtype=np.int64))], axis=axis)
+
+    def shaped(self, source: str, *sizes: int) -> str:
+        """Reshape; -1 is the number of rows."""
+        return self.add("Reshape", [source, self.constant(np.array(sizes, dtype=np.int64))])
+
+    def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
+        """Reduce one axis."""
+        return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
+
+    def placed(self, outputs: npt.NDArray[np.intp], values: str) -> Callable[[str], str]:
+        """Return what puts values (k, rows) in the place of some outputs of answers (m, rows)."""
+
+        def put(answers: str) -> str:
+            places = self.constant(np.asarray(outputs, dtype=np.int64)[:, None])
+            return self.add("ScatterND", [answers, places, values])
+
+        return put
+
+    def loop(
+        self,
+        steps: int,
+        carried: Sequence[str],
+        body: Callable[[Writer, list[str]], tuple[list[str], str | None, list[str]]],
+        *,
+        carries: Sequence[int] | None = None,
+        scans: Sequence[int] = (),
+    ) -> list[str]:
+        """Run a body so many times. Return the last values that it carries, then what it noted at each step, stacked.
+
+        The body returns the next values, whether to go on (None: always), and what it notes. `carries`: kinds of the
+        values, numbers if nothing is said; `scans`: kinds of the notes. `Writer.step` of its writer has the number of
+        the step.
+        """
+        helper = self._onnx.helper
+        inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)
+        inner.step = f"{inner._prefix}step"
+        names = [f"{inner._prefix}in/{i}" for i in range(len(carried))]
+        kinds = [DOUBLE] * len(carried) if carries is None else carries
+        following, going, noted = body(inner, names)
+        going = inner.add("Identity", [f"{inner._prefix}going"]) if going is None else going
+        value = helper.make_tensor_value_info
+        values = [value(inner.step, INT64, []), value(f"{inner._prefix}going", BOOL, [])]
+        values += [value(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
+        ends = zip([*following, *noted], [*kinds, *scans], strict=True)
+        outputs = [value(going, BOOL, []), *(value(name, kind, None) for name, kind in ends)]
+        graph = helper.make_graph(inner.nodes, "step", values, outputs)
+        start, count = self.constant(np.array(True)), len(carried) + len(scans)
+        return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], count, body=graph)

@@ -1,0 +1,207 @@
+"""Proposals: answers that obey the rules, as near to a model's answers as can be found. Nothing here is proved.
+
+What is proposed is checked by the head before it is served (`smle_check.heads.candidates`), and the stored safe answer
+serves where nothing passes. Clauses that share no output are separate problems (blocks):
+
+* labels that only rules among labels tie together: `labels`;
+* all others: the nearest points of the parts of what is allowed, in outputs divided by their scale: `alternatives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.nearest.alternatives import KEPT, Block, Found
+from smle.nearest.clauses import Clauses, tied_together
+from smle.nearest.labels import Labels, Turned
+from smle.nearest.polyhedra import upward
+from smle_check.heads.sums import WIDE
+
+__all__ = ["Proposals"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+Pairs = npt.NDArray[np.int32]
+
+TINY = 2.0**-126
+_FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
+_LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
+_NEAR = float(WIDE) ** 2
+_MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
+
+
+class Proposals:
+    """Candidates for rows whose answers break an active clause, nearest first.
+
+    Args:
+        clauses: The rules' clauses.
+        scale: Spread of each output, (m,); distances are counted in it.
+        h_checked: What the head compares `g.y + s.x` with, (L,); None: `h`, and just below where a literal is strict.
+        default: What stands for answers that are NaN, infinite or far beyond, (m,); None: 0.
+    """
+
+    def __init__(
+        self, clauses: Clauses, scale: Array, h_checked: Array | None = None, default: Array | None = None
+    ) -> None:
+        if h_checked is None:
+            below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
+            h_checked = np.where(clauses.strict, below, clauses.h)
+        scale = np.asarray(scale, dtype=np.float64)
+        scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+        self._default = np.zeros(len(scale)) if default is None else default
+        self.rules = clauses.parts
+        self.parts = _blocks(clauses, h_checked, scale)
+        self.reads_inputs = any(clauses.inputs)
+        self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
+
+    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+        """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
+
+        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN.
+        """
+        if self._is_quiet:  # to ask for silence costs a tenth of a small repair
+            return self._first(active, X, t)
+        with np.errstate(all="ignore"):
+            return self._first(active, X, t)
+
+    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+        flat, p = t.ravel(), t
+        if not flat.dot(flat) <= _NEAR:  # no square is larger than their sum
+            p = np.where(np.abs(t) <= float(WIDE), t, self._default)
+        found = [part.solve(active, X, p) for part in self.parts]
+        if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+            return found[0].first(), found
+        y = p.copy()
+        for part, own in zip(self.parts, found, strict=True):
+            y[:, part.outputs] = own.first()
+        return y, found
+
+    def further(
+        self, y: Array, solved: list[Found | Turned], safe: Array | Callable[[], Array]
+    ) -> Generator[Array, Mask | None, None]:
+        """Yield first candidates once more, and then others on the way to safe answers (n, m).
+
+        Safe answers are rarely needed, so that a function may stand for them.
+
+        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
+        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
+        left to propose.
+        """
+        open_ = yield y
+        rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
+        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]
+        steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
+        for rank, move in steps:
+            rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
+            if not len(rows):
+                return
+            with np.errstate(all="ignore"):
+                rounded = _rounded(y)
+                held = np.stack([own.holds(rounded, rows) for own in solved])
+                # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
+                for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
+                    goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
+                    y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
+            open_ = yield y
+
+
+def _rounded(y: Array) -> Array:
+    """Return float32 numbers as float64; what is nearer to 0 than normal numbers becomes 0."""
+    result = y.astype(np.float32).astype(np.float64)
+    result[np.abs(result) < TINY] = 0.0
+    return result
+
+
+def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | Labels]:
+    """Return a block for each group of outputs that clauses and exclusions tie together."""
+    m, count = len(clauses.labels), len(clauses.rule)
+    ends = np.searchsorted(clauses.clause, np.arange(count + 1))
+    ties = [{i for form in clauses.outputs[a:b] for i in form} for a, b in pairwise(ends.tolist())]
+    groups = tied_together(ties, [pairs for _, pairs in clauses.exclusions], m)
+    group = np.full(m, -1)
+    for number, columns in enumerate(groups):
+        group[columns] = number
+    own: list[list[int]] = [[] for _ in groups]
+    for c, tie in enumerate(ties):
+        if tie:
+            own[group[next(iter(tie))]].append(c)
+    made: list[Block | Labels] = []
+    for number, columns in enumerate(groups):
+        lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
+        stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
+        listed = [(part, pairs) for part, pairs in lists if len(pairs)]
+        signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
+        if clauses.labels[columns].all() and None not in signs.values():
+            made.append(_labels(clauses, columns, stated, signs, listed, h_checked))
+        else:
+            made.append(_numbers(clauses, columns, stated, listed, h_checked, scale))
+    return made
+
+
+Stated = Sequence[tuple[int, Sequence[int]]]  # the number of each clause, and its literals
+Listed = Sequence[tuple[int, Pairs]]  # the part of each list of exclusions, and its pairs
+
+
+def _labels(
+    clauses: Clauses,
+    columns: Numbers,
+    stated: Stated,
+    signs: Mapping[int, tuple[int, bool] | None],
+    lists: Listed,
+    h_checked: Array,
+) -> Labels:
+    position = {int(column): i for i, column in enumerate(columns)}
+    least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
+    words = []
+    for _, literals in stated:
+        clause = []
+        for i in literals:
+            label, on = signs[i]  # type: ignore[misc]
+            at = position[label]
+            clause.append((at, on))
+            if on:
+                least[at] = max(least[at], -h_checked[i])
+            else:
+                most[at] = min(most[at], h_checked[i])
+        words.append(clause)
+    pairs = [np.searchsorted(columns, own).astype(np.int32) for _, own in lists]
+    parts = np.array([*(c for c, _ in stated), *(part for part, _ in lists)], dtype=np.intp)
+    rules = clauses.parts[parts]
+    gates = np.where(clauses.always[rules], -1, rules)
+    return Labels(columns, words, pairs, parts, gates, upward(least), -upward(-most))
+
+
+def _numbers(
+    clauses: Clauses, columns: Numbers, stated: Stated, lists: Listed, h_checked: Array, scale: Array
+) -> Block:
+    literals = [i for _, own in stated for i in own]
+    pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *(own for _, own in lists)])
+    if len(pairs) > _MOST_PAIRS:
+        pairs, lists = pairs[:0], ()
+    tied = np.unique(pairs)
+    k, position = len(columns), {int(column): i for i, column in enumerate(columns)}
+    rows = np.zeros((len(literals) + len(tied), k + clauses.width + 1))
+    for row, i in enumerate(literals):
+        for output, value in clauses.outputs[i].items():
+            rows[row, position[output]] = value
+        for column, value in clauses.inputs[i].items():
+            rows[row, k + column] = value
+        rows[row, -1] = h_checked[i]
+    rows[np.arange(len(literals), len(rows)), np.searchsorted(columns, tied)] = 1.0
+    rows[len(literals) :, -1] = -TINY
+    # Distinct literals: rules often repeat them, and a label has two.
+    distinct, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
+    row_of = dict(zip(literals, place.tolist(), strict=False))
+    off = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
+    listed = [[row_of[i] for i in own] for _, own in stated]
+    listed += [[off[a], off[b]] for _, own in lists for a, b in own.tolist()]
+    parts = [*(c for c, _ in stated), *(part for part, own in lists for _ in own)]
+    g, s, h = distinct[:, :k], distinct[:, k:-1], distinct[:, -1]
+    likely = bool(clauses.labels[columns].all())
+    return Block(columns, g, s, h, listed, np.array(parts, dtype=np.intp), scale[columns], likely=likely)

@@ -1,0 +1,150 @@
+"""Which rules bind which rows of data, and which are broken: vectorized in float64, exact near borders.
+
+Regions are read as the deployed guard reads them where one input is compared with a constant (0.1 means the
+float nearest to 0.1, in the format of the data); everything else is the exact value of the given floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, dot
+from smle.rules.in_steps import rows_on_grid, rules_broken
+from smle.rules.specification import Rule, Specification
+from smle_check.floats import BINARY32, BINARY64, nearest, round_down
+
+__all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+_EPS = 2.0**-52
+
+
+def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
+    """Return for each row of inputs whether the rule is on. Shapes: X (n, d) -> (n,)."""
+    result = np.zeros(len(X), dtype=bool)
+    for region in rule.regions:
+        result |= _inside(region, X)
+    return result
+
+
+def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+    """Return for each row and rule whether the exact pair of floats breaks it. Shapes: (n, d), (n, m) -> (n, r).
+
+    Floats on a grid count as the numbers of steps that they stand for.
+    """
+    if spec.grid is not None:
+        kx, k, on = rows_on_grid(spec.grid, X, Y)
+        result = _broken(spec, X, Y)
+        result[on] = rules_broken(spec, spec.grid, X[on], kx[on], k[on])
+        return result
+    return _broken(spec, X, Y)
+
+
+def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+    result = np.zeros((len(X), len(spec.rules)), dtype=bool)
+    for r, rule in enumerate(spec.rules):
+        rows = np.flatnonzero(active(rule, X))
+        if len(rows):
+            result[rows, r] = ~requirement_holds(rule.requirement, X[rows], Y[rows])
+    return result
+
+
+def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+    """Evaluate a requirement on each pair of rows, exactly. Shapes: (n, d), (n, m) -> (n,)."""
+    result = np.ones(len(X), dtype=bool)
+    for clause in requirement.clauses:
+        result &= clause_holds(clause, X, Y)
+    if len(requirement.exclusions):
+        result &= ~excluded(Y >= 0, requirement.exclusions)
+    return result
+
+
+def excluded(on: Mask, pairs: npt.NDArray[np.int32]) -> Mask:
+    """Return for each pattern of labels whether it contains an excluded pair. Shapes: (n, m), (p, 2) -> (n,)."""
+    result = np.zeros(len(on), dtype=bool)
+    crowded = np.flatnonzero(on.sum(axis=1) > 1) if len(pairs) else ()
+    if not len(crowded):
+        return result
+    m = on.shape[1]
+    codes = np.unique(np.sort(pairs, axis=1).astype(np.int64) @ np.array([m, 1]))
+    for row in crowded:
+        labels = np.flatnonzero(on[row])
+        first, second = np.triu_indices(len(labels), 1)
+        wanted = labels[first] * m + labels[second]
+        place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+        result[row] = (codes[place] == wanted).any()
+    return result
+
+
+def clause_holds(clause: Clause, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+    """Evaluate a clause on each pair of rows, exactly."""
+    result = np.zeros(len(X), dtype=bool)
+    for literal in clause.literals:
+        result |= _literal_holds(literal, X, Y)
+    return result
+
+
+def _inside(region: Polytope, X: npt.NDArray[np.floating[Any]]) -> Mask:
+    result = np.ones(len(X), dtype=bool)
+    for row in region.rows:
+        result &= _row_holds(row, X)
+    return result
+
+
+def _row_holds(row: Row, X: npt.NDArray[np.floating[Any]]) -> Mask:
+    if row.is_comparison:
+        fmt = BINARY32 if X.dtype == np.float32 else BINARY64
+        ((i, sign),) = row.coefficients
+        constant = X.dtype.type(float(nearest(row.bound * sign, fmt)))
+        column = X[:, i]
+        if sign > 0:
+            return np.asarray(column < constant if row.strict else column <= constant)
+        return np.asarray(column > constant if row.strict else column >= constant)
+
+    def exactly(k: int) -> bool:
+        return row.contains([Fraction(float(v)) for v in X[k]])
+
+    return _compare([(X, row.coefficients)], row.bound, strict=row.strict, exactly=exactly)
+
+
+def _literal_holds(literal: Literal, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+    def exactly(k: int) -> bool:
+        y = [Fraction(float(v)) for v in Y[k]]
+        value = dot(literal.outputs, y) - literal.bound
+        if literal.inputs:
+            value += dot(literal.inputs, [Fraction(float(v)) for v in X[k]])
+        return value < 0 if literal.strict else value <= 0
+
+    parts = [(Y, literal.outputs), (X, literal.inputs)]
+    return _compare(parts, literal.bound, strict=literal.strict, exactly=exactly)
+
+
+def _compare(
+    parts: Sequence[tuple[npt.NDArray[np.floating[Any]], Any]], bound: Fraction, *, strict: bool, exactly: Any
+) -> Mask:
+    """Compare sums with a bound in float64; where the rounding error could matter, decide exactly."""
+    single = [(values[:, i], q) for values, form in parts for i, q in form]
+    if len(single) == 1 and abs(single[0][1]) == 1:
+        column, q = single[0]
+        below = round_down(bound, BINARY64)
+        signed = np.asarray(column, dtype=np.float64) * float(q)
+        return np.asarray(signed < float(below) if strict and below == bound else signed <= float(below))
+    value = np.full(len(parts[0][0]), -float(bound))
+    size = np.abs(value)
+    terms = 1
+    for values, form in parts:
+        for i, q in form:
+            term = values[:, i].astype(np.float64) * float(q)
+            value += term
+            size += np.abs(term)
+            terms += 1
+    holds = value < 0 if strict else value <= 0
+    for k in np.flatnonzero(np.abs(value) <= (terms + 3) * _EPS * size):
+        holds[k] = exactly(int(k))
+    return np.asarray(holds)

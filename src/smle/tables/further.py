@@ -1,0 +1,128 @@
+"""Columns of a table as numbers for a network: numbers with stand-ins, text as a column of 0 and 1 for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError, ModelFormatError
+from smle.rules import Specification
+from smle.tables.frames import as_numbers, as_texts, frame_of, is_text
+from smle.tables.source import column_names, column_of, require_columns
+
+__all__ = ["FurtherColumns"]
+
+Array = npt.NDArray[np.float64]
+_CATEGORIES = 100  # of a text column; one with more is likely a name or a number of each row
+
+
+@dataclass(frozen=True)
+class FurtherColumns:
+    """Columns that a network reads beside the inputs of the rules, in the order in which it reads them.
+
+    * `numbers`: by name what stands in for a missing value: the mean of the others.
+    * `flagged`: those of them that have a column more, 1 where the value is missing: some were in training.
+    * `texts`: by name the values that have a column. Others, unseen or rare, are zeros in all of them.
+    """
+
+    numbers: Mapping[str, float]
+    flagged: tuple[str, ...]
+    texts: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, table: Any, spec: Specification | None = None, *, without: Collection[str] = ()) -> FurtherColumns:
+        """Return the columns of a table, but for outputs of the rules and those that are named.
+
+        Text columns with more than 100 values, and columns without a value, are left out.
+
+        Raises:
+            DataError: If a column holds neither numbers nor text, or infinities.
+        """
+        frame = frame_of(table, spec)
+        numbers, flagged, texts = {}, [], {}
+        for name in frame.columns:
+            missing = frame[name].isna().to_numpy()
+            if name in without or missing.all():
+                continue
+            if is_text(frame[name]):
+                known = tuple(sorted(set(as_texts(frame[name]).tolist())))
+                if len(known) <= _CATEGORIES:
+                    texts[name] = known
+                continue
+            values = _finite(name, frame[name])
+            numbers[name] = float(values[~missing].mean())
+            if missing.any():
+                flagged.append(name)
+        return cls(numbers, tuple(flagged), texts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (*self.numbers, *self.texts)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        return len(self.numbers) + len(self.flagged) + sum(map(len, self.texts.values()))
+
+    def read(self, table: Any) -> Array:
+        """Return the columns of a table with names as numbers (rows, width).
+
+        Raises:
+            DataError: If a column is missing or holds something else than in training.
+        """
+        if column_names(table) is None:
+            raise DataError(f"Expected a table with the columns {', '.join(self.names)}. Got {type(table).__name__}.")
+        require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
+        parts: list[npt.NDArray[Any]] = []
+        absent = {}
+        for name, usual in self.numbers.items():
+            values = _finite(name, column_of(table, name))
+            absent[name] = np.isnan(values)
+            parts.append(np.where(absent[name], usual, values)[:, None])
+        parts += [absent[name][:, None] for name in self.flagged]
+        for name, known in self.texts.items():
+            parts.append(as_texts(column_of(table, name))[:, None] == np.array(known, dtype=object))
+        if not parts:
+            return np.zeros((len(table), 0))
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as model.json has them, in lists: it sorts the names of objects."""
+        return {
+            "numbers": [[name, usual] for name, usual in self.numbers.items()],
+            "flagged": list(self.flagged),
+            "texts": [[name, list(values)] for name, values in self.texts.items()],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> FurtherColumns:
+        """Return what `to_json` returned.
+
+        Raises:
+            ModelFormatError: If it is something else.
+        """
+        try:
+            numbers, flagged, texts = (value[name] for name in ("numbers", "flagged", "texts"))
+            found = cls(
+                {str(name): float(usual) for name, usual in numbers},
+                tuple(str(name) for name in flagged),
+                {str(name): tuple(map(str, known)) for name, known in texts},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            found = None
+        if found is None or not set(found.flagged) <= set(found.numbers) or set(found.numbers) & set(found.texts):
+            raise ModelFormatError("model.json: expected the columns that the network reads, as `further`.")
+        return found
+
+
+def _finite(name: str, values: Any) -> Array:
+    """Return a column as numbers; missing ones are NaN."""
+    numbers = as_numbers(name, values, np.float64)
+    if np.isinf(numbers).any():
+        raise DataError(f"Column '{name}': expected finite numbers. Got infinity in {int(np.isinf(numbers).sum())}.")
+    return np.asarray(numbers, dtype=np.float64)

@@ -1,0 +1,369 @@
+"""Tables to numbers, as the rules read them: a `Reader` is made once per model and reads every column once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError
+from smle.rules import Categorical, NumericInput, Specification
+from smle.tables.days import days_of, read_days
+from smle.tables.source import as_table, column_names, normal, raw_values, require_names
+from smle.tables.targets import option_of
+from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, read_numbers, require_exact
+from smle_check.floats import BINARY32, BINARY64, nearest
+
+__all__ = ["ReadTable", "Reader", "encode_columns", "encode_inputs", "table_digest"]
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.floating[Any]]
+Mask = npt.NDArray[np.bool_]
+_FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
+
+_SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0.2
+
+
+class ReadTable:
+    """ReadTable of a table that were read. `rows[name]` is a column of raw values (n,); dates are days.
+
+    Attributes:
+        table: The table, of pandas or polars where its columns have names.
+        columns: Their names; None: an array of the inputs.
+        encoded: The inputs of the rules (n, d), in the order of `spec.columns`; missing values have their stand-ins.
+        missing: In which rows an input is missing (n,), by name; inputs that are never missing are left out.
+        faults: What is wrong with rows, column by column; nothing after `Reader.read`.
+    """
+
+    def __init__(self, table: Any, dates: Collection[str] = ()) -> None:
+        self.table, self.columns, self._dates = table, column_names(table), dates
+        self.encoded: FloatArray = np.empty((0, 0))
+        self.missing: dict[str, Mask] = {}
+        self.faults: tuple[Fault, ...] = ()
+        self._labels = {} if self.columns is None else dict(zip(self.columns, table.columns, strict=True))
+        self._raw: dict[str, Array] = {}
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._raw:
+            column = self.column(name)
+            self._raw[name] = days_of(name, column) if name in self._dates else raw_values(column)
+        return self._raw[name]
+
+    def column(self, name: str) -> Any:
+        """Return a column as the table has it."""
+        return self.table[self._labels[name]]
+
+    def keep(self, raw: Iterable[tuple[str, Array]]) -> None:
+        """Keep raw values of columns by name, so that nobody reads them again."""
+        self._raw.update(raw)
+
+    def wrong(self) -> dict[int, list[str]]:
+        """Return the rows that cannot be served, by number from 0 on, each with what is wrong with it, in words."""
+        found: dict[int, list[str]] = {}
+        for fault in self.faults:
+            for row, reason in zip(fault.rows.tolist(), fault.reasons(), strict=True):
+                found.setdefault(row, []).append(reason)
+        return dict(sorted(found.items()))
+
+
+class Reader:
+    """Reads tables as one set of rules asks.
+
+    A table with names is matched by name (further columns are ignored); an array by position. float32 stays float32,
+    beside whole numbers that it can hold and categories; everything else becomes float64.
+    """
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        self._names = [item.name for item in spec.inputs]
+        self._dates = frozenset(item.name for item in spec.inputs if item.dates)
+        self._readers: list[_NumberReader | _CategoryReader] = [
+            _CategoryReader(item, place) if isinstance(item, Categorical) else _NumberReader(item, place.start)
+            for item, place in spec.input_slices
+        ]
+
+    def opened(self, table: Any) -> ReadTable:
+        """Return a table of which nothing was read yet, or one that was opened before."""
+        return table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+
+    def read(self, table: Any) -> ReadTable:
+        """Return the rows of a table.
+
+        Raises:
+            DataError: If columns are missing, values are not numbers, categories are unknown or values are missing, or
+                if a whole number would be rounded.
+        """
+        rows = self.examine(table)
+        if rows.faults:
+            raise DataError(rows.faults[0].message)
+        return rows
+
+    def examine(self, table: Any) -> ReadTable:
+        """Return the rows of a table with what is wrong with them; what is wrong is NaN in `encoded`.
+
+        Raises:
+            DataError: If columns are missing, or an array has another shape.
+        """
+        rows = self.opened(table)
+        columns = self._columns(rows)
+        read = [reader.read(column) for reader, column in zip(self._readers, columns, strict=True)]
+        if rows.columns is not None:
+            rows.keep(zip(self._names, (found.raw for found in read), strict=True))
+        self._put_together(rows, read)
+        return rows
+
+    def missing_counts(self, table: Any) -> dict[str, int]:
+        """Return in how many rows each input that has a stand-in is missing."""
+        filled = [item.name for item in self.spec.inputs if item.missing is not None]
+        encoded = self.spec.one_hot and getattr(table, "shape", (0,))[1:] == (len(self.spec.columns),)
+        if not filled or (encoded and column_names(table) is None):  # encoded rows have their stand-ins
+            return dict.fromkeys(filled, 0)
+        missing = (table if isinstance(table, ReadTable) else self.examine(table)).missing
+        return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
+
+    def read_encoded(self, array: Any) -> FloatArray:
+        """Return an array that holds the inputs as networks take them, (..., d) in the order of `spec.columns`.
+
+        Raises:
+            DataError: As `read`, or if it has other columns, or categories are not one 1 among zeros.
+        """
+        width = len(self.spec.columns)
+        try:
+            values = raw_values(array)
+        except ValueError:
+            raise DataError(f"Expected features of shape (rows, {width}). Got rows of different lengths.") from None
+        if values.ndim < 2 or values.shape[-1] != width:
+            raise DataError(
+                f"Expected features of shape (rows, {width}), the columns {', '.join(self.spec.columns)}. "
+                f"Got {values.shape}."
+            )
+        rows, flat = ReadTable(values), values.reshape(-1, width)
+        self._put_together(rows, [reader.read_encoded(flat[:, reader.place]) for reader in self._readers])
+        if rows.faults:
+            raise DataError(rows.faults[0].message)
+        return rows.encoded.reshape(values.shape)
+
+    def _columns(self, rows: ReadTable) -> list[Any]:
+        names = self._names
+        if rows.columns is not None:
+            require_names(rows.columns, names, "the inputs of the rules")
+            return [rows.column(name) for name in names]
+        array = raw_values(rows.table)
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise DataError(
+                f"Expected a table with {len(names)} input columns ({', '.join(names)}). "
+                f"Got an array of shape {array.shape}."
+            )
+        return list(array.T)
+
+    def _put_together(self, rows: ReadTable, read: list[_Read]) -> None:
+        """Write all columns into one array, with stand-ins for what is missing."""
+        encoded = np.empty((len(read[0].part), len(self.spec.columns)), dtype=_common_format(read))
+        for reader, found in zip(self._readers, read, strict=True):
+            encoded[:, reader.place] = found.part
+        gaps = bool(np.isnan(encoded).any())
+        for reader, found in zip(self._readers, read, strict=True):
+            if gaps:
+                reader.fill(encoded, rows.missing, found.faults)
+            if reader.is_whole and found.part.dtype.kind == "f":
+                reader.look_for_fractions(encoded, found.faults)
+            if isinstance(reader, _NumberReader) and reader.step is not None:
+                reader.read_steps(encoded, found.part, found.faults)
+        rows.encoded, rows.faults = encoded, tuple(chain.from_iterable(found.faults for found in read))
+
+
+def encode_inputs(spec: Specification, table: Any) -> FloatArray:
+    """Return the input columns of a table (rows, d) in the order of `spec.columns`; raises as `Reader.read` does."""
+    return Reader(spec).read(table).encoded
+
+
+def encode_columns(spec: Specification, X: Any) -> FloatArray:
+    """Return encoded inputs (..., d) of a table by the names of its columns, or of an array that holds `spec.columns`.
+
+    Raises:
+        DataError: As `Reader.read` and `Reader.read_encoded`.
+    """
+    table, reader = as_table(X), Reader(spec)
+    return reader.read_encoded(table) if column_names(table) is None else reader.read(table).encoded
+
+
+def table_digest(*arrays: Array) -> str:
+    """Return a digest of encoded data, for provenance."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+class _Read(NamedTuple):
+    """A column that was read: raw values (n,), floats (n,) or (n, k) with NaN for gaps and faults, what is wrong."""
+
+    raw: Array
+    part: FloatArray
+    faults: list[Fault]
+
+
+def _common_format(read: list[_Read]) -> type[np.floating[Any]]:
+    """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
+    doubles = [found for found in read if found.part.dtype != np.float32]
+    if not doubles:
+        return np.float32
+    if not any(found.raw.dtype == np.float32 for found in read):
+        return np.float64
+    fits = all(found.raw.dtype.kind in "iub" and (np.abs(found.part) <= WHOLE_FLOAT32).all() for found in doubles)
+    return np.float32 if fits else np.float64
+
+
+def _multiples(numbers: FloatArray, step: Fraction) -> FloatArray:
+    """Return the nearest multiples of a step, as the nearest numbers of the same format; NaN and infinities stay."""
+    wide = numbers.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.rint(wide * step.denominator / step.numerator) * step.numerator / step.denominator
+        return np.where(np.isfinite(found), found, wide).astype(numbers.dtype)
+
+
+class _NumberReader:
+    """Reads one column of numbers or dates."""
+
+    def __init__(self, item: NumericInput, place: int) -> None:
+        self.item, self.name, self.place, self.is_whole = item, item.name, place, item.integer
+        self.step = item.step
+        self._is_flag = item.lower >= 0 and item.upper <= 1  # where True can only be meant as 1
+
+    def read(self, column: Any) -> _Read:
+        """Return the column as floats."""
+        if self.item.dates:
+            days, faults = read_days(self.name, column)
+            return _Read(days, days, faults)
+        values = raw_values(column)
+        return _Read(values, *read_numbers(self.name, values, truth=self._is_flag))
+
+    read_encoded = read
+
+    def fill(self, encoded: FloatArray, missing: dict[str, Mask], faults: list[Fault]) -> None:
+        """Put the stand-in for missing values where there are gaps."""
+        gone = _gone(np.isnan(encoded[:, self.place]), faults)
+        if not gone.any():
+            return
+        missing[self.name] = gone
+        if self.item.missing is None:
+            faults.append(_gaps(self.name, gone, (
+                f" Fill them, drop the rows, or state a stand-in in the rules file ({self.name}: "
+                "{range: ..., missing: VALUE})."
+            )))  # fmt: skip
+            return
+        encoded[gone, self.place] = float(nearest(self.item.missing, _FORMATS[encoded.dtype.type]))
+        stand_in, used = np.array([[self.item.missing]], dtype=object), encoded[gone, self.place][:1, None]
+        require_exact(stand_in, used, [f"Input '{self.name}', stand-in for missing values"])
+
+    def read_steps(self, encoded: FloatArray, part: FloatArray, faults: list[Fault]) -> None:
+        """Write multiples of the step, in the format of the table; add a fault if numbers lie between."""
+        step = self.step
+        if step is None:
+            return
+        near = float(step) * _SNAPPED if part.dtype == np.float64 else 0.0
+        off = np.isfinite(part) & (np.abs(part - _multiples(part, step)).astype(np.float64) > near)
+        rows = np.flatnonzero(off)
+        if len(rows):
+            message = f"Input '{self.name}': expected multiples of {float(step):g}. Got {part[rows[0]]:.9g}."
+            faults.append(Fault(self.name, rows, f"a multiple of {float(step):g}", part[rows], message))
+        encoded[:, self.place] = _multiples(encoded[:, self.place], step)
+
+    def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
+        """Add a fault if numbers are not whole."""
+        numbers = encoded[:, self.place]
+        rows = np.flatnonzero(np.isfinite(numbers) & (numbers != np.rint(numbers)))
+        if len(rows):
+            message = f"Input '{self.name}': expected whole numbers. Got {numbers[rows[0]]:g}."
+            faults.append(Fault(self.name, rows, "a whole number", numbers[rows], message))
+            numbers[rows] = np.nan
+
+
+class _CategoryReader:
+    """Reads one column of categories, as 0/1 columns."""
+
+    is_whole = False
+
+    def __init__(self, item: Categorical, place: slice) -> None:
+        self.item, self.name, self.place = item, item.name, place
+        self._codes = {category: i for i, category in enumerate(item.categories)}
+        width = len(item.categories)
+        self._rows = np.eye(width + 1, width, dtype=np.float32)
+        self._rows[width] = np.nan  # what is missing or unknown
+
+    def read(self, column: Any) -> _Read:
+        """Return the column as 0/1 columns."""
+        values, codes, last = raw_values(column), self._codes, len(self._codes)
+        strange: list[int] = []
+        places = []
+        for row, value in enumerate(values.tolist()):
+            code = codes.get(value) if isinstance(value, str) else None
+            if code is None and not is_missing(value):
+                code = codes.get(option_of(value, codes))  # whole numbers with gaps come from pandas as floats
+                if code is None:
+                    strange.append(row)
+            places.append(last if code is None else code)
+        faults = [self._unknown(values, strange)] if strange else []
+        return _Read(values, self._rows[np.array(places, dtype=np.intp)], faults)
+
+    def read_encoded(self, columns: Array) -> _Read:
+        """Return 0/1 columns that were encoded before: one 1 among zeros."""
+        read = [read_numbers(self.name, values, truth=True) for values in columns.T]
+        numbers: FloatArray = np.stack([part for part, _ in read], axis=1)
+        faults = list(chain.from_iterable(faults for _, faults in read))
+        zeros_and_one = ((numbers == 0) | (numbers == 1)).all(axis=1) & (numbers.sum(axis=1) == 1)
+        rows = np.flatnonzero(~zeros_and_one & ~np.isnan(numbers).any(axis=1))
+        if len(rows):
+            message = (
+                f"Input '{self.name}': expected one 1 among zeros in its columns ({', '.join(self._codes)}). Got "
+                f"{columns[rows[0]].tolist()} in row {rows[0] + 1}."
+            )
+            faults.append(Fault(self.name, rows, "one 1 among zeros", columns[rows], message))
+        return _Read(columns[:, 0], numbers.astype(np.float32), faults)
+
+    def _unknown(self, values: Array, rows: list[int]) -> Fault:
+        first, hint = option_of(values[rows[0]], self._codes), ""
+        if normal(first) in map(normal, self._codes):
+            hint = " It is one of them in another Unicode form: normalize the column (pandas: .str.normalize('NFC'))."
+        listed = ", ".join(self._codes)
+        message = (
+            f"Input '{self.name}': unknown category {first!r} in {len(rows)} rows. Expected one of {listed}.{hint}"
+        )
+        return Fault(self.name, np.array(rows, dtype=np.intp), f"one of {listed}", values[rows], message)
+
+    def fill(self, encoded: FloatArray, missing: dict[str, Mask], faults: list[Fault]) -> None:
+        """Put the stand-in for missing values where there are gaps."""
+        gaps = np.asarray(np.isnan(encoded[:, self.place]).any(axis=1))
+        gone = _gone(gaps, faults)
+        if not gone.any():
+            return
+        missing[self.name] = gone
+        if self.item.missing is None:
+            faults.append(_gaps(self.name, gone, " Fill them."))
+        else:
+            encoded[gone, self.place] = self._rows[self._codes[self.item.missing]]
+
+    def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
+        """Categories are whole."""
+
+
+def _gone(gaps: Mask, faults: list[Fault]) -> Mask:
+    """Return the gaps that are missing values, and not wrong ones."""
+    for fault in faults:
+        gaps[fault.rows] = False
+    return gaps
+
+
+def _gaps(name: str, gone: Mask, remedy: str) -> Fault:
+    rows = np.flatnonzero(gone)
+    message = f"Input '{name}': {len(rows)} of {len(gone)} values are missing.{remedy}"
+    return Fault(name, rows, "a value", None, message)

@@ -1,0 +1,433 @@
+"""Transforms of torch x doors: each sees an operator, never the answers to its example; bits are those of NumPy."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import smle
+from smle import Specification, correct
+from smle.errors import CertificateError, DataError
+from smle.nn import BoxNetwork, SafeNetwork
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
+)
+
+INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\noutputs: [p, q]\nrules:\n"
+LIMITS = Specification.from_yaml(
+    INPUTS + "  - {name: r, then: -0.2 <= p <= 0.3}\n  - {name: s, when: a >= 0, then: q <= b}\n"
+)
+COUPLED = Specification.from_yaml(
+    INPUTS
+    + "  - {name: r, when: a + 2 * b >= 0.3, then: p + q >= 0}\n  - {name: s, when: b <= 0.4, then: -1 <= p - q <= 1}\n"
+)
+BOXED = Specification.from_yaml(INPUTS + "  - {name: r, when: a >= 0.2, then: -0.2 <= p <= 0.3}\n")
+
+
+class Powers(nn.Module):
+    """Multiplies by powers of two: whoever computes it gets the same bits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor([(-2.0) ** k for k in range(1, width + 1)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., :1] * self.gain
+
+
+def points(count: int, seed: int = 0) -> Tensor:
+    return 2 * torch.rand(count, 2, generator=torch.Generator().manual_seed(seed)) - 1
+
+
+X, EXAMPLE = points(7, seed=2), points(5, seed=1)
+
+
+def make_box() -> BoxNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return smle.project(BoxNetwork(Powers(4), BOXED, embedding=4, bounds="affine"))
+
+
+def loaded(network: SafeNetwork | BoxNetwork, width: int, folder: object) -> nn.Module:
+    network.save(f"{folder}/model")
+    return smle.load(f"{folder}/model", backbone=Powers(width))
+
+
+DOORS = {
+    "rules": lambda folder: correct(Powers(2), LIMITS),
+    "float64": lambda folder: correct(Powers(2).double(), LIMITS),
+    "half": lambda folder: correct(Powers(2).half(), LIMITS),
+    "bfloat16": lambda folder: correct(Powers(2).bfloat16(), LIMITS),
+    "training": lambda folder: correct(Powers(2), LIMITS).train(),
+    "candidates": lambda folder: correct(Powers(2), COUPLED),
+    "box": lambda folder: make_box(),
+    "loaded rules": lambda folder: loaded(correct(Powers(2), LIMITS), 2, folder),
+    "loaded box": lambda folder: loaded(make_box(), 4, folder),
+}
+
+
+def served(network: nn.Module, x: Tensor) -> np.ndarray:
+    """Return what the NumPy program makes of the backbone's answers."""
+    with torch.no_grad():
+        t = network.backbone(x.to(next(network.backbone.parameters()).dtype)).float().numpy()
+    program = network.deployed if isinstance(network, BoxNetwork) else network.head.program
+    return program(x.numpy(), t)
+
+
+def require_same_bits(found: Tensor, network: nn.Module, x: Tensor = X) -> None:
+    assert found.dtype is torch.float32
+    np.testing.assert_array_equal(found.detach().numpy().view(np.int32), served(network, x).view(np.int32))
+
+
+def recorded(mode: str, *, pre_dispatch: bool = False):
+    def run(network: nn.Module, x: Tensor) -> Tensor:
+        at = EXAMPLE if mode == "symbolic" else x.flip(0)
+        options = {"tracing_mode": mode, "pre_dispatch": pre_dispatch, "_allow_non_fake_inputs": True}
+        graph = make_fx(network, **options)(at)
+        assert "smle.serve" in graph.code
+        return graph(x)
+
+    return run
+
+
+def exported(*, strict: bool):
+    def run(network: nn.Module, x: Tensor) -> Tensor:
+        rows = {0: torch.export.Dim("rows", min=2)}
+        program = torch.export.export(network, (EXAMPLE,), dynamic_shapes=(rows,), strict=strict)
+        file = io.BytesIO()
+        torch.export.save(program, file)
+        file.seek(0)
+        return torch.export.load(file).module()(x)
+
+    return run
+
+
+def compiled(backend: str):
+    def run(network: nn.Module, x: Tensor) -> Tensor:
+        torch._dynamo.reset()
+        function = torch.compile(network, fullgraph=True, backend=backend)
+        function(EXAMPLE)
+        return function(x)
+
+    return run
+
+
+def on_meta(network: nn.Module, x: Tensor) -> Tensor:
+    found = copy.deepcopy(network).to("meta")(x.to("meta"))
+    assert found.is_meta
+    assert (found.shape, found.dtype) == (network(x).shape, torch.float32)
+    return network(x)
+
+
+TRANSFORMS = {
+    "eager": lambda network, x: network(x),
+    "make_fx": recorded("real"),
+    "make_fx, fake": recorded("fake"),
+    "make_fx, symbolic": recorded("symbolic"),
+    "make_fx, before dispatch": recorded("real", pre_dispatch=True),
+    "export": exported(strict=False),
+    "export, strict": exported(strict=True),
+    "compile": compiled("eager"),
+    "compile, aot": compiled("aot_eager"),
+    "vmap": lambda network, x: torch.func.vmap(network)(x[:, None])[:, 0],
+    "vmap, some": lambda network, x: torch.func.vmap(lambda row: network(row[None])[0])(x),
+    "functional_call": lambda network, x: torch.func.functional_call(network, dict(network.named_parameters()), x),
+    "functionalize": lambda network, x: torch.func.functionalize(network)(x),
+    "vjp": lambda network, x: torch.func.vjp(network, x)[0],
+    "meta": on_meta,
+    "jit": lambda network, x: torch.jit.trace(network, EXAMPLE)(x),
+}
+
+
+CELLS = [(door, True) for door in DOORS if door != "training"]  # there, they are the backbone's own answers
+CELLS += [(door, False) for door in ("rules", "training", "candidates", "box")]
+
+
+@pytest.mark.parametrize(("door", "gradients"), CELLS)
+def test_every_transform_serves_the_bits_of_the_program(door: str, gradients: bool, tmp_path: object) -> None:
+    network = DOORS[door](tmp_path)
+    failed = []
+    for name, run in TRANSFORMS.items():
+        if name == "vjp" and door == "training":
+            continue  # asks for gradients: the backbone's own answers
+        if name == "jit" and door == "box" and gradients:
+            with pytest.raises(torch.jit.TracingCheckError), torch.set_grad_enabled(gradients):
+                run(network, X)
+            continue
+        try:
+            with torch.set_grad_enabled(gradients):
+                require_same_bits(run(network, X), network)
+        except Exception as error:  # noqa: BLE001  # all cells are run
+            failed.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("door", ["rules", "bfloat16", "candidates", "box", "loaded box"])
+def test_derivatives_are_the_same_in_all_ways(door: str, tmp_path: object) -> None:
+    network = DOORS[door](tmp_path)
+    leaf = X.clone().requires_grad_()
+    expected = torch.stack(
+        [torch.autograd.grad(network(leaf).flatten()[k], leaf, allow_unused=True)[0] for k in range(14)]
+        if network(leaf).requires_grad
+        else [torch.zeros_like(X)] * 14
+    ).reshape(7, 2, 7, 2)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        assert torch.equal(transform(network)(X), expected)
+    one_by_one = torch.func.vmap(torch.func.jacrev(lambda row: network(row[None])[0]))(X)
+    assert torch.equal(one_by_one, torch.stack([expected[i, :, i] for i in range(7)]))
+    if door != "loaded box":
+        assert expected.abs().max() > 0
+        for backend in ("eager", "aot_eager"):
+            torch._dynamo.reset()
+            found = torch.compile(network, fullgraph=True, backend=backend)(leaf)
+            found.sum().backward()
+            torch.testing.assert_close(leaf.grad, expected.sum(dim=(0, 1)))
+            leaf.grad = None
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_to_machine_code() -> None:
+    network = correct(Powers(2), LIMITS)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        require_same_bits(torch.compile(network, fullgraph=True)(X), network)
+
+
+def test_symbolic_tracing_by_proxies_is_refused() -> None:
+    with pytest.raises((TypeError, torch.fx.proxy.TraceError)):
+        torch.fx.symbolic_trace(correct(Powers(2), LIMITS))
+
+
+# --- modes
+
+
+@pytest.fixture
+def flushed():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no such mode")
+    yield
+    torch.set_flush_denormal(False)
+
+
+TINY = Specification.from_yaml("inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: cap, then: y <= 0}]\n")
+
+
+def answers_tiny() -> SafeNetwork:
+    """Return a network whose module answers 1e-40, which is subnormal: an embedding copies bits."""
+    network = SafeNetwork(_Looked(), TINY).eval()
+    assert (network.backbone(torch.zeros(1, 1)).detach().numpy().view(np.int32) == _TINY).all()
+    return network
+
+
+_TINY = int(np.float32(1e-40).view(np.int32))
+
+
+class _Looked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding.from_pretrained(
+            torch.tensor([[_TINY]], dtype=torch.int32).view(torch.float32), freeze=False
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(torch.zeros(len(x), dtype=torch.long))
+
+
+@pytest.mark.parametrize("mode", ["gradients", "no_grad", "inference", "compile", "make_fx", "vmap", "training"])
+def test_tiny_answers_are_not_served_where_tiny_numbers_count_as_zero(mode: str, flushed: None) -> None:
+    """1e-40 == 0 was true there, and 1e-40 was served under y <= 0."""
+    network, x = answers_tiny(), torch.full((3, 1), 0.5)
+    run = {
+        "compile": lambda: torch.compile(network, fullgraph=True, backend="aot_eager")(x),
+        "make_fx": lambda: make_fx(network)(x)(x),
+        "vmap": lambda: torch.func.vmap(lambda row: network(row))(x[:, None]),
+        "training": lambda: network.train()(x),
+    }.get(mode, lambda: network(x))
+    quiet = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "training": torch.no_grad}
+    with quiet.get(mode, torch.enable_grad)():
+        bits = run().detach().numpy().view(np.int32)
+    assert (bits & 0x7FFFFFFF == 0).all()
+
+
+def test_a_moved_tiny_answer_has_no_gradient_and_is_counted(flushed: None) -> None:
+    network = answers_tiny()
+    network(torch.full((3, 1), 0.5)).sum().backward()
+    assert network.backbone.table.weight.grad.item() == 0
+    assert network.counts == {"rows": 3, "moved": 3, "replaced": 0}
+
+
+@pytest.fixture
+def double_by_default():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("door", ["rules", "candidates", "box"])
+def test_other_default_formats(door: str, double_by_default: None, tmp_path: object) -> None:
+    network = DOORS[door](tmp_path)
+    require_same_bits(network(X), network)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_autocast_and_inference_mode(door: str, tmp_path: object) -> None:
+    network = DOORS[door](tmp_path)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        require_same_bits(network(X), network)
+    with torch.inference_mode():
+        require_same_bits(network(X), network)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_copies_states_and_threads(door: str, tmp_path: object) -> None:
+    network = DOORS[door](tmp_path)
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network)), copy.copy(network)):
+        other.load_state_dict(network.state_dict())
+        with torch.no_grad():
+            require_same_bits(other(X), network)
+    replicas = [network._replicate_for_data_parallel() for _ in range(4)]
+    for replica in replicas:
+        replica._modules = dict(network._modules)
+
+    def ask(replica: nn.Module) -> list[Tensor]:
+        with torch.no_grad():
+            return [replica(X) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(ask, replicas):
+            for y in found:
+                require_same_bits(y, network)
+
+
+# --- hooks
+
+
+def test_hooks_on_a_head_are_refused(tmp_path: object) -> None:
+    for door in ("rules", "loaded box"):
+        head = DOORS[door](tmp_path).head
+        for register in (head.register_forward_hook, head.register_forward_pre_hook):
+            with pytest.raises(TypeError, match="Register them on the network"):
+                register(lambda *arguments: None)
+
+
+def test_hooks_for_all_modules_do_not_reach_what_a_head_serves() -> None:
+    """They are called with the network's own answers, which they see, and with nothing behind its head."""
+    network, seen = correct(nn.Sequential(Powers(2)), LIMITS), []
+
+    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+        seen.append(type(module))
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        with torch.no_grad():
+            require_same_bits(network(X), network)
+    finally:
+        handle.remove()
+    assert Powers in seen
+    assert SafeNetwork in seen
+    assert type(network.head) not in seen
+
+
+def test_what_a_hook_on_the_network_returns_is_the_users_own() -> None:
+    network = correct(Powers(2), LIMITS)
+    handle = network.register_forward_hook(lambda module, inputs, output: output + 100)
+    assert (network(X) > 50).all()
+    handle.remove()
+    require_same_bits(network(X), network)
+
+
+# --- keys
+
+
+def test_a_recorded_program_needs_its_head_and_no_other_one() -> None:
+    network = correct(Powers(2), LIMITS)
+    graph = make_fx(network)(EXAMPLE)
+    twin = copy.deepcopy(network)
+    require_same_bits(graph(X), network)
+    del network
+    gc.collect()
+    require_same_bits(graph(X), twin)  # the same head
+    other = correct(Powers(2), COUPLED)
+    del twin
+    gc.collect()
+    with pytest.raises(CertificateError, match="is alive in this process"):
+        graph(X)
+    assert other is not None
+    again = correct(Powers(2), LIMITS)
+    require_same_bits(graph(X), again)
+
+
+def test_a_saved_network_has_the_head_of_the_one_before(tmp_path: object) -> None:
+    network = correct(Powers(2), LIMITS)
+    graph = make_fx(network)(EXAMPLE)
+    again = loaded(network, 2, tmp_path)
+    del network
+    gc.collect()
+    require_same_bits(graph(X), again)
+
+
+def test_a_box_that_was_trained_on_is_another_one() -> None:
+    network = make_box()
+    graph = make_fx(network)(EXAMPLE)
+    torch._dynamo.reset()
+    follows = torch.compile(network, fullgraph=True, backend="eager")
+    for _ in range(12):  # more often than a compiler would compile it anew
+        with torch.no_grad():
+            require_same_bits(follows(X), network)
+        network.train()
+        with torch.no_grad():
+            network.heads.raw_weight.add_(0.1)
+        network.eval()
+    with pytest.raises(CertificateError, match="unchanged"):
+        graph(X)
+
+
+@pytest.mark.parametrize("key", ["", ":", "0" * 64, ":99999999", "no such key"])
+def test_unknown_keys_are_refused(key: str) -> None:
+    with pytest.raises(CertificateError):
+        torch.ops.smle.serve(X, X, None, key)
+
+
+def test_heads_are_not_kept_alive() -> None:
+    from smle.nn.operator import _alive
+
+    gc.collect()
+    before = len(_alive)
+    for _ in range(3):
+        correct(Powers(2), LIMITS)(X)
+    gc.collect()
+    assert len(_alive) <= before
+
+
+def test_recorded_programs_refuse_whole_numbers_that_floats_cannot_hold() -> None:
+    """The check used to run once, on the example."""
+    rules = """
+inputs: {id: [0, 20000000000000000]}
+outputs: [y]
+rules: [{name: cap, when: id > 9007199254740992, then: y <= 0}]
+"""
+
+    class One(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ones_like(x, dtype=torch.float32)
+
+    network = correct(One(), Specification.from_yaml(rules))
+    small, large = torch.tensor([[5]]), torch.tensor([[2**53 + 1]])
+    graph = make_fx(network)(small)
+    follows = torch.compile(network, fullgraph=True, backend="eager")
+    for run in (network, graph, follows):
+        assert run(small).item() == 1
+        assert run(torch.tensor([[2**53 + 2]])).item() == 0
+        with pytest.raises(DataError, match="cannot be read exactly"):
+            run(large)
