@@ -58,7 +58,7 @@ def test_arithmetic_behind_the_model_is_not_covered():
     ("then", "message"),
     [
         ("limit * rate <= 1", "product|linear"),
-        ("limit == rate", "tolerance"),
+        ("abs(limit) == rate", "tolerance"),
         ("limit increases with income", "increases"),
         ("limit <= sqrt(income)", "sqrt"),
     ],

@@ -21,7 +21,7 @@ _HOME = {
     "certify": "smle.estimators",
     "correct": "smle.corrected",
     "counterexample": "smle.attacks",
-    "diagnose": "smle.certificates.advice",
+    "diagnose": "smle.heads.advice",
     "load": "smle.estimators",
     "project": "smle.estimators",
     "verify": "smle.estimators",
@@ -48,7 +48,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from smle.attacks import attack, counterexample
-    from smle.certificates.advice import diagnose
     from smle.corrected import correct
     from smle.estimators import (
         NetworkClassifier,
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
         project,
         verify,
     )
+    from smle.heads.advice import diagnose
     from smle.rules import Specification
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.guard import check_guard
 from smle_check.heads.candidates import check_rules
+from smle_check.heads.grid import check_grid
 from smle_check.obligations import check_box
 from smle_check.reading import (
     BACKBONE,
@@ -22,7 +23,7 @@ from smle_check.reading import (
     require,
 )
 from smle_check.specification import Specification
-from smle_check.statement import STATEMENT, VERSION
+from smle_check.statement import VERSION, statement_of
 from smle_check.words import Proved, described, failed_text
 from smle_check.work import Work
 
@@ -38,7 +39,11 @@ ROLES = {
 }
 
 # One entry per kind of head, by the name in `program`. Each reads its own fields of `program` and `proof`.
-HEADS: dict[str, Callable[[Claim], list[tuple[Obligation, Fraction]]]] = {"box": check_box, "rules": check_rules}
+HEADS: dict[str, Callable[[Claim], list[tuple[Obligation, Fraction]]]] = {
+    "box": check_box,
+    "rules": check_rules,
+    "grid": check_grid,
+}
 
 
 def check_certificate(
@@ -65,17 +70,20 @@ def check_certificate(
             absent = "is missing; it was certified" if actual[role] is None else "was not there when this was certified"
             both = None not in (bound, actual[role])
             raise Rejected(f"{ROLES[role]} {'is not what was certified: digest differs' if both else absent}")
-    require(document["statement"] == STATEMENT, "certificate: the statement is not that of this version")
     program = document["program"]
     require(isinstance(program, dict) and isinstance(program.get("head"), str), "program: expected a kind of head")
     require(program["head"] in HEADS, f"program: unknown kind of head {program['head'][:20]!r}")
+    expected = statement_of(program["head"])
+    require(document["statement"] == expected, "certificate: the statement is not that of this version")
 
     size = len(certificate) + len(block) + sum(len(tensor.data) for tensor in tensors.values())
     spec = Specification(document["specification"], block, Work(size))
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     gated = gated_regions(document["gate"], spec)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
-    check_guard(spec, own, gated)
+    if program["head"] != "grid":  # which reads its inputs in its own way, and compares what follows from it
+        require(not spec.is_stepped, "specification: only a grid head has steps")
+        check_guard(spec, own, gated)
     try:
         settled = HEADS[program["head"]](Claim(spec, own, gated, program, document["proof"], block))
     except Unproved as failure:

@@ -36,7 +36,9 @@ def _check_folder(folder: str) -> Checked:
     document = read_json(certificate, "certificate")
     spec = Specification(document["specification"], block)
     found = head_text(document["program"]["head"], tensors, files)
-    return Checked(proved, _lines(domain_text(spec), proved, found, assumptions_text(None, None)))
+    return Checked(
+        proved, _lines(domain_text(spec), proved, found, assumptions_text(None, None, document["program"]["head"]))
+    )
 
 
 def _check_file(path: str) -> Checked:

@@ -71,6 +71,19 @@ class Rule(NamedTuple):
     exclusions: Exclusions
 
 
+class OutputStep(NamedTuple):
+    """An output of a grid head: a multiple of the step in [lower, upper]."""
+
+    lower: Fraction
+    upper: Fraction
+    step: Fraction
+
+
+def has_step(entry: Any) -> bool:
+    """Whether an input or an output is stated as one of a grid head."""
+    return isinstance(entry, dict) and "step" in entry
+
+
 def exclusion(pair: tuple[int, int]) -> list[Literal]:
     """Return the clause "not both labels"."""
     return [Literal({label: Fraction(1)}, {}, Fraction(0), True) for label in pair]
@@ -85,8 +98,12 @@ class Specification:
             data, "inputs one_hot outputs rows regions rules", "specification"
         )
         self.inputs, self.lower, self.upper, names = [], [], [], []
+        self.input_steps: list[Fraction | None] = []  # of a grid head: null is a real number (section 14)
+        self.output_steps: list[OutputStep] = []  # of a grid head: one for every output
         for entry in items(inputs, "inputs"):
-            name, lower, upper = fields(entry, "name lower upper", "input")
+            name, lower, upper, *step = fields(entry, f"name lower upper{' step' * has_step(entry)}", "input")
+            if step:
+                self.input_steps.append(None if step[0] is None else number(step[0], "input step"))
             names.append(text(name, "input name"))
             self.inputs.append(term(name))
             self.lower.append(number(lower, "input range"))
@@ -95,7 +112,9 @@ class Specification:
         self.work.state((*self.lower, *self.upper), "inputs")
         self.outputs = []
         for entry in items(outputs, "outputs"):
-            name, kind = fields(entry, "name kind", "output")
+            name, kind, *step = fields(entry, f"name kind{' lower upper step' * has_step(entry)}", "output")
+            if step:
+                self.output_steps.append(OutputStep(*(number(value, "output step") for value in step)))
             require(kind in ("number", "label", "score"), "output: unknown kind")
             names.append(text(name, "output name"))
             self.outputs.append(term(name))
@@ -130,6 +149,11 @@ class Specification:
         require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
         self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
         require_distinct((entry["name"] for entry in rules), "rule name")
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether an input or an output is stated as one of a grid head."""
+        return bool(self.input_steps or self.output_steps)
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
         """Bound |slope.x + offset| for x as passed: of a one-hot group one member counts."""

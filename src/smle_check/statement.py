@@ -1,7 +1,9 @@
 """The claim in words, part of every certificate: what is proved, on which assumptions, and what is not."""
 
+from typing import Any
+
 VERSION = 2
-STATEMENT = {
+STATEMENT: dict[str, Any] = {
     "claim": "For every input in the domain, and whatever the model in front of the head answers, the exact values of "
     "the numbers that the deployed float32 program outputs satisfy every rule, without tolerance.",
     "assumptions": [
@@ -23,3 +25,27 @@ STATEMENT = {
         "Arithmetic that is added after the head.",
     ],
 }
+
+GRID_STATEMENT: dict[str, Any] = {
+    "claim": "For every input in the domain, and whatever the model in front of the head answers, every output is a "
+    "whole number of its steps, within its range, and the numbers that these stand for, k times the step, satisfy "
+    "every rule exactly, equalities included. What the program outputs is the float32 number nearest to k times the "
+    "step: that number itself unless the step is a decimal fraction, such as 0.01; then float64(y) / step rounds to k.",
+    "assumptions": [
+        "The head runs in IEEE 754 float64, with rounding to nearest, and casts to float32 once, at the end; summation "
+        "order, fused multiply-add, batch size, threads and flush-to-zero of results are free.",
+        "Inputs are passed as finite float32 or float64 numbers. An input with a step is passed as the number of its "
+        "format that is nearest to a multiple, and is read as that multiple; an input without one that is nearer to 0 "
+        "than 2^-100 is read as 0.",
+        *STATEMENT["assumptions"][2:],
+    ],
+    "not_guaranteed": [
+        *STATEMENT["not_guaranteed"],
+        "Sums and differences of the float32 outputs of decimal steps: they are rounded as floats are.",
+    ],
+}
+
+
+def statement_of(head: str) -> dict[str, Any]:
+    """Return the statement for a kind of head."""
+    return GRID_STATEMENT if head == "grid" else STATEMENT

@@ -11,7 +11,7 @@ from smle_check.heads.clips import is_limit
 from smle_check.names import escaped, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
-from smle_check.statement import STATEMENT
+from smle_check.statement import statement_of
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
@@ -49,7 +49,7 @@ def domain_text(spec: Specification, formats: str = "float32 and float64") -> li
     """Say for which inputs the proof holds: every part of the domain that it uses."""
     grouped = {k for group in spec.groups for k in group}
     lines = [
-        f"for all {name} in [{decimal(spec.lower[k])}, {decimal(spec.upper[k])}]"
+        f"for all {name} in [{decimal(spec.lower[k])}, {decimal(spec.upper[k])}]{step_text(spec, k)}"
         for k, name in enumerate(spec.inputs)
         if k not in grouped
     ]
@@ -60,13 +60,32 @@ def domain_text(spec: Specification, formats: str = "float32 and float64") -> li
     return [
         *lines,
         f"for all {formats} numbers there; the ends of a range are read as the nearest numbers of the format",
+        *outputs_text(spec),
     ]
 
 
-def assumptions_text(whole: list[str] | None, stand_ins: list[tuple[str, str]] | None) -> list[str]:
+def step_text(spec: Specification, k: int) -> str:
+    """Say in which steps an input comes, of a grid head."""
+    step = spec.input_steps[k] if spec.input_steps else None
+    return "" if step is None else f" in steps of {decimal(step)}"
+
+
+def outputs_text(spec: Specification) -> list[str]:
+    """Say which numbers the outputs of a grid head stand for."""
+    lines = []
+    for name, (lower, upper, step) in zip(spec.outputs, spec.output_steps, strict=False):
+        exact = step.denominator & (step.denominator - 1) == 0
+        kind = "" if exact else "; the float32 number is the nearest one, round(float64(y) / step) its number of steps"
+        lines.append(f"{name} is a multiple of {decimal(step)} from {decimal(lower)} to {decimal(upper)}{kind}")
+    return lines
+
+
+def assumptions_text(
+    whole: list[str] | None, stand_ins: list[tuple[str, str]] | None, head: str = "rules"
+) -> list[str]:
     """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
-    lines = list(STATEMENT["assumptions"])
-    if whole:
+    lines = list(statement_of(head)["assumptions"])
+    if whole and head != "grid":
         lines.append(
             f"Inputs declared as whole numbers are whole: {', '.join(map(term, whole))}. The proof does not use it; "
             "between them a rule may be read as if it began at the next one."
@@ -87,6 +106,8 @@ HEADS = {
     "box": "a box: an embedding is clipped into it, and mapped by the head of the active regions",
     "rules": "read off the rules: a limit of one output is a clip; what else the rules ask is a check, and an answer "
     "that fails it gives way to one that passes, or to a stored safe answer",
+    "grid": "whole numbers of steps: what the rules ask is checked in whole numbers, exactly, and an answer that fails "
+    "gives way to one that passes, or to a stored safe answer",
 }
 
 
@@ -132,7 +153,7 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction, kin
         names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
         more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
         sentence = "; ".join(names) + more
-    by = ""
+    by = "check" if kind == "grid" else ""
     if kind == "rules":
         by = "clip" if obligation.clause is not None and is_limit(rule.clauses[obligation.clause]) else "check"
     return Proved(

@@ -58,6 +58,11 @@ def attack(
         ModelFormatError: If there is no ONNX file that can be run.
     """
     spec = _chosen(_rules_of(model, specification), rules)
+    if spec.grid is not None:
+        raise RuleError(
+            "Rules with steps or equalities cannot be attacked yet: floats stand for whole numbers of steps there. The "
+            "certificate of a corrected model proves them."
+        )
     if tries < 1:
         raise ValueError(f"Expected at least one try. Got {tries}.")
     subject = subject_of(model, spec, examples)

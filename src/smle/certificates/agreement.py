@@ -66,7 +66,8 @@ def assumptions_of(spec: Specification) -> list[str]:
         if item.missing is not None
     ]
     others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
-    lines = assumptions_text([item.name for item in numbers if item.integer], [*filled, *others])
+    head = "rules" if spec.grid is None else "grid"
+    lines = assumptions_text([item.name for item in numbers if item.integer], [*filled, *others], head)
     dated = ", ".join(term(item.name) for item in numbers if item.dates)
     return [*lines, f"Dates are numbers of days from 1970-01-01: {dated}."] if dated else lines
 

@@ -119,7 +119,7 @@ def sealed(
     document = {
         "format": "smle-certificate",
         "version": smle_check.VERSION,
-        "statement": smle_check.STATEMENT,
+        "statement": smle_check.statement_of(stated["program"]["head"]),
         "binds": binds,
         **stated,
     }
@@ -154,13 +154,19 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
                 "exclusions": exclusions,
             }
         )
+    inputs: list[dict[str, Any]] = [
+        {"name": name, "lower": str(low), "upper": str(high)}
+        for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
+    ]
+    outputs = [{"name": n, "kind": k} for n, k in zip(spec.targets, kinds, strict=True)]
+    if (grid := spec.grid) is not None:
+        inputs = [{**e, "step": s if s is None else str(s)} for e, s in zip(inputs, grid.input_steps, strict=True)]
+        parts = zip(outputs, grid.lower, grid.upper, grid.steps, strict=True)
+        outputs = [{**entry, "lower": str(a), "upper": str(b), "step": str(s)} for entry, a, b, s in parts]
     return {
-        "inputs": [
-            {"name": name, "lower": str(low), "upper": str(high)}
-            for name, low, high in zip(spec.columns, spec.lower, spec.upper, strict=True)
-        ],
+        "inputs": inputs,
         "one_hot": [list(group) for group in spec.one_hot],
-        "outputs": [{"name": n, "kind": k} for n, k in zip(spec.targets, kinds, strict=True)],
+        "outputs": outputs,
         "rows": [
             {"terms": _terms(row.coefficients), "bound": str(row.bound), "strict": row.strict} for row in cells.rows
         ],

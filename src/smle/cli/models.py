@@ -77,13 +77,14 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
     from smle.certificates.document import how_proved
     from smle.export.files import read_checked
-    from smle_check import STATEMENT
+    from smle_check import statement_of
 
     file = read_checked(model)
     result, spec = file.result, file.spec
     assumptions = result.assumptions if spec is None else assumptions_of(spec)
     domain = result.domain if spec is None else _dated(spec, result.domain)
-    statement = {**STATEMENT, "domain": domain, "assumptions": assumptions}
+    grid = spec is not None and spec.grid is not None
+    statement = {**statement_of("grid" if grid else "rules"), "domain": domain, "assumptions": assumptions}
     if as_json:
         matched = {"nodes": result.nodes, "constants": result.constants}
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}

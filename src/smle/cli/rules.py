@@ -50,7 +50,7 @@ def rules(
 
 
 def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool) -> None:
-    from smle.certificates.advice import diagnose
+    from smle.heads.advice import diagnose
     from smle.rules import Specification
     from smle.tables.files import read_table, text_columns
 
@@ -77,8 +77,8 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
 def _check_each(paths: list[Path]) -> None:
     """Print a line for each file; the exit code is the worst of all: wrong, refuted, undecided."""
-    from smle.certificates.advice import diagnose
     from smle.errors import RuleError
+    from smle.heads.advice import diagnose
     from smle.rules import Specification
 
     codes = set()

@@ -12,28 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from smle.certificates.rules import certify_rules
 from smle.corrected.answers import PythonModel, answers_of, stored_form, typical
 from smle.corrected.model import CorrectedModel
 from smle.corrected.serving import Answered, Front, ServedModel
 from smle.errors import ModelFormatError, SmleError
 from smle.export.stored import StoredModel
+from smle.heads import certify_head
 from smle.programs import program_of
 from smle.rules import Specification
 from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
-__all__ = [
-    "Answered",
-    "CorrectedModel",
-    "ServedModel",
-    "answers_of",
-    "certify_rules",
-    "correct",
-    "program_of",
-    "stored_form",
-]
+__all__ = ["Answered", "CorrectedModel", "ServedModel", "answers_of", "correct", "program_of", "stored_form"]
 
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 
@@ -88,7 +79,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         default, scale = typical(CorrectedModel(front, spec, None).explained(examples, encoded).answers)
     if spec.rules:
         files = {"rules": spec.to_yaml().encode()}
-        certificate = certify_rules(spec, default=default, scale=scale, files=files)
+        certificate = certify_head(spec, default=default, scale=scale, files=files)
     corrected = CorrectedModel(front, spec, certificate)
     if isinstance(front, StoredModel):
         name = "ONNX file" if model is front else type(model).__name__

@@ -34,7 +34,9 @@ class CorrectedModel(ServedModel):
         """What was given, called with tables as they are passed; or its stored form."""
         return self.front.model if isinstance(self.front, PythonModel) else self.front
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+    def predict(
+        self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise", as_steps: bool = False
+    ) -> Any:
         """Return answers that obey the rules: (n,) for one output, else (n, m).
 
         Numbers are float32, labels 0 or 1, a choice the name of the option. Outputs of several kinds, or several
@@ -44,14 +46,21 @@ class CorrectedModel(ServedModel):
             X: A table with the inputs that the rules name, beside whatever else the model reads.
             return_info: Also return a dict: `served` (n,), how each row was served (see `served_`); `moved` (n, m), by
                 how much each answer was moved; `replaced` (n, m); `active_rules` and `in_domain` per row.
+            as_steps: Return the whole numbers of steps (n, m) instead of the floats nearest to their multiples.
             out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
                 that is clamped to it; or "warn": the same with a warning.
 
         Raises:
             DataError: If the table does not fit the rules, or the model's answers have another shape.
+            ValueError: If steps are asked for, and outputs have none.
         """
+        grid = self.specification_.grid
+        if as_steps and grid is None:
+            raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps and equalities.")
         found = self.answered(X, out_of_domain)
-        result = decided(self.specification_, found.served)
+        result = (
+            decided(self.specification_, found.served) if not as_steps or grid is None else grid.whole(found.served)
+        )
         return (result, found.information(self.specification_)) if return_info else result
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:

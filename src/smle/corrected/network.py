@@ -18,9 +18,9 @@ from smle.assurance import CertifiedNetwork, backbone_state, certify, weights_of
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
-from smle.certificates.rules import certify_rules
 from smle.corrected.answers import typical
 from smle.errors import ModelFormatError, NotCertifiedError
+from smle.heads import certify_head
 from smle.nn.backbones import Rescaled
 from smle.nn.box_network import BoxNetwork
 from smle.nn.certified_head import CertifiedHead
@@ -42,7 +42,7 @@ def correct_module(model: nn.Module, spec: Specification, examples: Any = None) 
         answers = _raw(network, encoded_features(spec, features), tuple(inputs))
         default, scale = typical(answers.reshape(-1, answers.shape[-1]))
         files = {"rules": spec.to_yaml().encode()}
-        network.head = CertifiedHead(certify_rules(spec, default=default, scale=scale, files=files))
+        network.head = CertifiedHead(certify_head(spec, default=default, scale=scale, files=files))
     return network.eval()
 
 
@@ -113,7 +113,7 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
         require_same_rules(certificate, spec)
     own = backbone_state(record)
     try:
-        if certificate.document["program"]["head"] == "rules":
+        if certificate.document["program"]["head"] != "box":
             found = SafeNetwork.of(backbone, spec, certificate, embedding=record.description.get("embedding"))
             found.backbone.load_state_dict(own)
             found.is_fresh = False

@@ -316,7 +316,7 @@ class ServedModel:
                 certificate.check()
                 require_same_rules(certificate, spec)
             head = certificate.document["program"]["head"]
-            if head != "rules" and record.onnx is not None:
+            if head == "box" and record.onnx is not None:
                 raise CertificateError(f"Expected the certificate of a head of rules beside model.onnx. Got '{head}'.")
         return cls(front_of(record), spec, certificate, description=record.description, verified=verify)
 

@@ -19,6 +19,7 @@ from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
 from smle.guarantees import require_units
+from smle.heads.grid.targets import reconciled
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification
@@ -110,6 +111,14 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"Expected at least {least} rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
+        targets, moved, most = reconciled(spec, encoded, targets)
+        if moved:
+            warnings.warn(
+                f"Targets of {moved} of {len(targets)} rows do not add up as the rules ask. They were moved to the "
+                f"nearest that do, in units of their spread, by up to {most:.3g}, before fitting.",
+                AccuracyWarning,
+                stacklevel=4,
+            )
         frame = frame_of(X, spec)
         hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)

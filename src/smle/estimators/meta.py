@@ -14,7 +14,6 @@ from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, Meth
 from sklearn.utils.metaestimators import available_if
 
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel, program_of, stored_form
 from smle.errors import ConversionError
 from smle.estimators.base import SafeEstimator
@@ -23,6 +22,7 @@ from smle.estimators.inner import fit_inner, routed_arguments, title_of
 from smle.estimators.networks import Lesson, NetworkEstimator
 from smle.estimators.tasks import Held, TrainingRows
 from smle.guarantees import conflicts_explained
+from smle.heads import certify_head
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
 from smle.programs import Perceptron
 from smle.tables import column_names
@@ -224,7 +224,7 @@ def _certified(rows: TrainingRows) -> Certificate | None:
         return None
     with conflicts_explained(rows.spec):
         default, scale = rows.task.default(rows.targets)
-        certificate = certify_rules(rows.spec, default=default, scale=scale)
+        certificate = certify_head(rows.spec, default=default, scale=scale)
         program_of(certificate)
     return certificate
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from smle.certificates.document import arrays_of
-from smle.certificates.rules import certify_rules
 from smle.corrected import ServedModel
 from smle.errors import DataError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
+from smle.heads import certify_head
 from smle.programs import Perceptron
 from smle.rules import Choice, Specification
 from smle.tables import encode_inputs, require_in_domain
@@ -61,7 +61,7 @@ def project_model(
         default, scale = known.get("clips.default"), known.get("check.scale")
         if targets is not None:
             default, scale = task.default(targets)
-        certificate = certify_rules(spec, default=default, scale=scale)
+        certificate = certify_head(spec, default=default, scale=scale)
     served = ServedModel(old.front, spec, certificate)
     description = _description(model)
     if encoded is not None:

@@ -115,6 +115,7 @@ def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specifi
             f"({', '.join(wanted)}). Got {', '.join(names)}."
         )
     hollow = replace(spec, outputs=tuple(Number(name) for name in wanted), rules=())
+    steps = spec.outputs if len(names) > 1 else tuple(replace(spec.outputs[0], name=name) for name in wanted)
     order = _stated(hollow, [(_ORDER, None, " and ".join(f"`{low}` <= `{high}`" for low, high in pairwise(wanted)))])
     if len(names) > 1:
         (last,) = order.rules
@@ -127,7 +128,7 @@ def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specifi
         for level, name in zip(levels, wanted, strict=True)
     ]
     made = _stated(hollow, stated)
-    return replace(made, rules=(*made.rules, *order.rules))
+    return replace(made, outputs=steps, rules=(*made.rules, *order.rules))
 
 
 def _stated(hollow: Specification, rules: list[tuple[str, str | None, str]]) -> Specification:

@@ -21,18 +21,26 @@ __all__ = ["NumberAnswers", "SafeRegressor"]
 class NumberAnswers(RegressorMixin):  # type: ignore[misc]
     """How estimators with rules answer with numbers."""
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
+    def predict(
+        self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None, as_steps: bool = False
+    ) -> Any:
         """Return predictions as float64 numbers that hold the certified float32 values exactly.
 
         Args:
             X: Table with the rules' input columns, and whatever else the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
                 (`served`, `moved`, `replaced`), or of a learned box `clipped_share`.
+            as_steps: Return the whole numbers of steps (n, m), as integers, instead of the nearest float32 numbers.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told. The rules are guaranteed inside; outside they hold at the clamped input.
         """
         found = self._outputs(X, out_of_domain, taps=return_info)
-        result = found.served.astype(np.float64)
+        result: Any = found.served.astype(np.float64)
+        if as_steps:
+            grid = self.specification_.grid
+            if grid is None:
+                raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps, or none.")
+            result = grid.whole(result)
         result = result[:, 0] if self._task.flat and result.shape[1] == 1 else result
         return (result, found.information(self.specification_)) if return_info else result
 

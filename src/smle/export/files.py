@@ -18,6 +18,7 @@ from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export.backbone import Backbone, mlp_backbone, onnx_backbone
 from smle.export.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
+from smle.export.grid import grid_proposals
 from smle.export.proposals import proposals_of
 from smle.export.wide import WIDE, wide_features
 from smle.extras import require
@@ -180,7 +181,11 @@ def write_certified(
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
-    proposals, count = proposals_of(certificate) if "check.scale" in tensors else ([], 1)
+    proposals: list[Backbone] = []
+    count = 1
+    if "check.scale" in tensors:
+        made = grid_proposals if certificate.document["program"]["head"] == "grid" else proposals_of
+        proposals, count = made(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)

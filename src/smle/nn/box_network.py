@@ -101,6 +101,11 @@ class BoxNetwork(Float32Only):
                 f"Expected bounds to be 'constant', 'fixed', 'affine', 'network' or a module. Got {bounds!r}."
             )
         require_rules(spec)
+        if spec.grid is not None:
+            raise RuleError(
+                "A learned box does not serve whole numbers of steps, nor equalities. Use SafeNetwork, SafeRegressor "
+                "or smle.correct, whose head is read off the rules."
+            )
         if embedding < 1:
             raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
         found = find_cells(spec) if cells is None else cells

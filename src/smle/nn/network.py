@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
+from smle.heads import certify_head
 from smle.nn.backbones import Standardize
 from smle.nn.box_network import require_rules
 from smle.nn.certified_head import CertifiedHead
@@ -145,7 +145,7 @@ class SafeNetwork(nn.Module):
         default = scale = None
         if targets is not None and self.spec.output_kind == "numbers":
             default, scale = np.median(targets, axis=0), targets.std(axis=0)
-        return certify_rules(self.spec, default=default, scale=scale, files={"rules": self.spec.to_yaml().encode()})
+        return certify_head(self.spec, default=default, scale=scale, files={"rules": self.spec.to_yaml().encode()})
 
     @property
     def certificate_(self) -> Certificate:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.guarantees import active, broken, clause_holds
+from smle.heads.grid.program import GridProgram
 from smle.programs.candidates import Candidates
 from smle.programs.head import Program
 from smle.rules import Choice, Clause, Label, Specification
@@ -169,7 +170,7 @@ class Corrections:
 
 def served_by(program: Program, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
     """Return what a head serves, (n, m), and by what (n,): see `Candidates.explained`."""
-    if isinstance(program, Candidates):
+    if isinstance(program, Candidates | GridProgram):
         return program.explained(X, answers)
     return program(X, answers), np.zeros(len(answers), dtype=np.int8)
 

@@ -34,6 +34,8 @@ def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str,
     `medians`: where to start, by input column.
     """
     proof, spec = model.proof, model.specification_
+    if spec.grid is not None:  # the page does not run grid heads
+        return None
     network = model.front if isinstance(model.front, Perceptron) and model.front.further is None else None
     size = 0 if network is None else sum(values.size for values in arrays_of(network.tensors).values())
     data = {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}

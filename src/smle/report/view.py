@@ -151,7 +151,7 @@ def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
 
 def guarantee_view(spec: Specification, verdict: str) -> dict[str, Any]:
     """Return claim, assumptions and limits in the words of the certificate format."""
-    statement: Mapping[str, Any] = smle_check.STATEMENT
+    statement: Mapping[str, Any] = smle_check.statement_of("rules" if spec.grid is None else "grid")
     return {
         "claim": statement["claim"],
         "assumptions": [

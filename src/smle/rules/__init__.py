@@ -24,6 +24,7 @@ from smle.rules.operators import (
 )
 from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
+from smle.rules.steps import Equality, Grid, is_multiple
 
 __all__ = [
     "ABOUT",
@@ -35,6 +36,8 @@ __all__ = [
     "Clause",
     "ClauseArrays",
     "Condition",
+    "Equality",
+    "Grid",
     "Label",
     "Linear",
     "Literal",
@@ -62,6 +65,7 @@ __all__ = [
     "exclusion",
     "forbidden_pairs_from_data",
     "html_table",
+    "is_multiple",
     "label_columns",
     "linear",
     "linear_rule",

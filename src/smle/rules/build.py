@@ -91,7 +91,9 @@ def build(
     try:
         made = tuple(_rules(rules, names, _own_functions(functions)))
         with located(_clashing(getattr(item, "name", None) for item in rules)):
-            return replace(spec, rules=made, about=_about(about or {}))
+            finished = replace(spec, rules=made, about=_about(about or {}))
+        _ = finished.grid  # says which step or range is missing
+        return finished
     except RecursionError:  # a caller far down the stack leaves little room
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
 
@@ -157,7 +159,7 @@ def _input(key: object, stated: Any) -> NumericInput | Categorical:
                     "{'categories': [...]}."
                 )
             stated = {"categories": stated} if words else {"range": stated}
-        check_keys(stated, ("range", "integer", "missing", "categories"), what)
+        check_keys(stated, ("range", "integer", "step", "missing", "categories"), what)
         if ("range" in stated) == ("categories" in stated):
             raise RuleError(f"{what}: expected either a range [low, high] or categories. Got {shown(dict(stated))}.")
         missing = stated.get("missing")
@@ -170,8 +172,9 @@ def _input(key: object, stated: Any) -> NumericInput | Categorical:
 
 def _categorical(name: str, stated: Mapping[str, Any], missing: Any) -> Categorical:
     what = f"Input '{name}'"
-    if "integer" in stated:
-        raise RuleError(f"{what}: 'integer' does not go with categories.")
+    for key in ("integer", "step"):
+        if key in stated:
+            raise RuleError(f"{what}: '{key}' does not go with categories.")
     categories = _names(stated["categories"], what, "category")
     return Categorical(name, categories, None if missing is None else str(missing))
 
@@ -189,13 +192,14 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
     lower, upper = (to_fraction(end, what) for end in ends)
     integer = _flag(stated.get("integer", False), f"{what}, integer")
     value = None if missing is None else to_fraction(missing, f"{what}, missing")
-    return NumericInput(name, lower, upper, integer, value)
+    return NumericInput(name, lower, upper, integer, value, step=_step(stated, what))
 
 
 def _dates(name: str, ends: Sequence[Any], stated: Mapping[str, Any], missing: Any) -> NumericInput:
     what = f"Input '{name}'"
-    if "integer" in stated:
-        raise RuleError(f"{what}: 'integer' does not go with dates, which are whole days.")
+    for key in ("integer", "step"):
+        if key in stated:
+            raise RuleError(f"{what}: '{key}' does not go with dates, which are whole days.")
     days = []
     for value in (*ends, *(() if missing is None else (missing,))):
         with located(value):
@@ -211,6 +215,35 @@ def _dates(name: str, ends: Sequence[Any], stated: Mapping[str, Any], missing: A
     return NumericInput(name, low, high, True, days[2] if len(days) > 2 else None, dates=True)
 
 
+def _step(stated: Mapping[str, Any], what: str) -> Fraction | None:
+    return to_fraction(stated["step"], f"{what}, step") if "step" in stated else None
+
+
+def _number(key: object, stated: Any) -> Number:
+    """Return an output with a step, or a range: `{step: 0.01, range: [0, 100]}`, `{integer: true}`, `{}`."""
+    name = _name(key, "output")
+    what = f"Output '{name}'"
+    with located(key):
+        if isinstance(stated, Number):
+            return stated
+        if stated is None or stated == "":
+            stated = {}
+        if not isinstance(stated, Mapping):
+            raise RuleError(f"{what}: expected {{step: ..., range: [low, high]}} or nothing. Got {shown(stated)}.")
+        check_keys(stated, ("step", "integer", "range"), what)
+        step = _step(stated, what)
+        if _flag(stated.get("integer", False), f"{what}, integer"):
+            if step is not None:
+                raise RuleError(f"{what}: expected either 'integer' or 'step'. Got both.")
+            step = Fraction(1)
+        ends = stated.get("range")
+        if ends is None:
+            return Number(name, step)
+        if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
+            raise RuleError(f"{what}: expected a range [low, high]. Got {shown(ends)}.")
+        return Number(name, step, *(to_fraction(end, what) for end in ends))
+
+
 def _flag(value: object, what: str) -> bool:
     if isinstance(value, bool):
         return value
@@ -221,8 +254,10 @@ def _flag(value: object, what: str) -> bool:
 
 def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | Choice, ...]:
     made: list[Number | Label | Choice] = []
-    if isinstance(numbers, str | Mapping) or not isinstance(numbers, Iterable):
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
         _names(numbers, "outputs", "output")
+    if isinstance(numbers, Mapping):
+        numbers = [_number(name, stated) for name, stated in numbers.items()]
     for item in numbers:
         made.append(item if isinstance(item, Number | Label | Choice) else Number(_name(item, "output")))
     made += [Label(name) for name in _names(labels, "labels", "label")]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules.exclusions import SPELLED_OUT, NeverTogether, spelled_out, summary
 from smle.rules.expressions import COUNTS, And, Call, Name, Node, quote, to_text
-from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, is_float32
+from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, is_held
 from smle.rules.normalize import All, Formula, Some, counted, normal_form
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
@@ -248,15 +248,25 @@ def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[
 
 
 def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
-    singles = {clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
-    for literal in singles:
-        if len(literal.outputs) == 1 and not literal.inputs and is_float32(literal.bound):
-            continue  # a single number that float32 holds
-        other = literal.negated
-        if replace(other, strict=False) in singles:
-            targets = list(names.targets)
-            fixed = " and ".join(f"'{targets[i]}'" for i, _ in literal.outputs[:3])
+    """Refuse equalities among alternatives, and those that are written as two inequalities."""
+    targets = list(names.targets)
+
+    def named(literal: Literal) -> str:
+        return " and ".join(f"'{targets[i]}'" for i, _ in literal.outputs[:3])
+
+    for clause in terms:
+        tied = [literal for literal in clause if literal.equal and not is_held(literal)]
+        if len(clause) > 1 and tied:
+            own = tied[0]
             raise RuleError(
-                f"It requires exact equality of {fixed}, which floats cannot guarantee. "
-                "State a tolerance, for example 'abs(y1 - y2) <= 0.01'."
+                f"It requires exact equality of {named(own)} as one of several alternatives, which is not supported "
+                "yet. State the equality in a rule of its own, or state a tolerance."
+            )
+    singles = {clause[0]: clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
+    for literal in singles:
+        opposite = singles.get(replace(literal.negated, strict=False))
+        if opposite is not None and not (literal.equal and opposite.equal) and not is_held(literal):
+            raise RuleError(
+                f"It requires exact equality of {named(literal)} by two inequalities. Write '==' if that is meant (the "
+                "outputs are then served in steps), or state a tolerance, for example 'abs(y1 - y2) <= 0.01'."
             )

@@ -105,8 +105,9 @@ class Polytope:
 class Literal:
     """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
 
-    Times `scale` it is the row that the user stated; literals that differ in nothing else are equal. Those over inputs
-    only say where a rule applies; in a clause every literal mentions an output.
+    Times `scale` it is the row that the user stated; `equal` says that it is one side of an equality. Literals that
+    differ in nothing else are equal. Those over inputs only say where a rule applies; in a clause every literal
+    mentions an output.
     """
 
     outputs: Linear
@@ -114,6 +115,7 @@ class Literal:
     bound: Fraction
     strict: bool = False
     scale: Fraction = field(default=Fraction(1), compare=False)
+    equal: bool = field(default=False, compare=False)
 
     @classmethod
     def of_sign(cls, output: int, positive: bool) -> Literal:
@@ -141,6 +143,11 @@ class Literal:
         """Evaluate the literal, exactly."""
         value = self.excess(y, x)
         return value < 0 if self.strict else value <= 0
+
+
+def is_held(literal: Literal) -> bool:
+    """Whether a literal compares one output with a number that float32 holds: equal to that it may be in any head."""
+    return len(literal.outputs) == 1 and not literal.inputs and is_float32(literal.bound / literal.outputs[0][1])
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, dot
+from smle.rules.in_steps import rows_on_grid, rules_broken
 from smle.rules.specification import Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 
@@ -33,7 +34,19 @@ def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
 
 
 def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
-    """Return for each row and rule whether the exact pair of floats breaks it. Shapes: (n, d), (n, m) -> (n, r)."""
+    """Return for each row and rule whether the exact pair of floats breaks it. Shapes: (n, d), (n, m) -> (n, r).
+
+    Floats on a grid count as the numbers of steps that they stand for.
+    """
+    if spec.grid is not None:
+        kx, k, on = rows_on_grid(spec.grid, X, Y)
+        result = _broken(spec, X, Y)
+        result[on] = rules_broken(spec, spec.grid, X[on], kx[on], k[on])
+        return result
+    return _broken(spec, X, Y)
+
+
+def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
     result = np.zeros((len(X), len(spec.rules)), dtype=bool)
     for r, rule in enumerate(spec.rules):
         rows = np.flatnonzero(active(rule, X))

@@ -34,7 +34,6 @@ from smle.rules.expressions import (
     Product,
     Sum,
     Truth,
-    add,
     conjunction,
     disjunction,
     quote,
@@ -311,30 +310,33 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     times = divisor_of(Compare((left, right), (operator,)), names)
     difference = affine(left, names, times)
     difference.add(affine(right, names, times), Fraction(-1))
-    if operator == "==" and difference.has_outputs:
-        _refuse_equality(node, left, right, difference)
+    if operator == "==" and difference.has_outputs and difference.largest:
+        raise RuleError(
+            f"{quote(node)} requires exact equality with a largest, smallest or absolute value, which is an equality "
+            "under a condition. State a tolerance, or several rules."
+        )
     if operator in ("==", "!="):
         parts = [_at_most(side, operator == "!=", node) for side in (difference, difference.scaled(Fraction(-1)))]
+        if operator == "==":
+            _refuse_no_float(node, difference, names)
+            parts = [replace(part, equal=True) if isinstance(part, Literal) else part for part in parts]
         return _joined(parts, conjunctive=operator == "==")
     if operator in (">=", ">"):
         difference = difference.scaled(Fraction(-1))
     return _at_most(difference, operator in ("<", ">"), node)
 
 
-def _refuse_equality(node: Node, left: Node, right: Node, difference: Affine) -> None:
-    """Refuse an equality of outputs, except of one output with a number that float32 holds."""
-    tolerance = Compare((Call("abs", (add(left, [(-1, right)]),)), Num(Fraction(1, 100))), ("<=",))
+def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
+    """Refuse that one output without a step equals a number that no float32 is."""
     outputs, inputs = linear(difference.outputs), linear(difference.inputs)
     if len(outputs) != 1 or inputs or difference.largest:
+        return
+    ((column, factor),) = outputs
+    item = names.outputs.get(list(names.targets)[column])
+    if getattr(item, "step", None) is None and not is_float32(-difference.constant / factor):
         raise RuleError(
-            f"{quote(node)} requires exact equality, which floats cannot guarantee. "
-            f"State a tolerance, for example {quote(tolerance)}."
-        )
-    value = -difference.constant / outputs[0][1]
-    if not is_float32(value):
-        raise RuleError(
-            f"{quote(node)} requires exact equality with a number that no float32 is. "
-            f"State a tolerance, for example {quote(tolerance)}."
+            f"{quote(node)} requires exact equality with a number that no float32 is. State a `step` for the output, "
+            "such as 'step: 0.01', or a tolerance."
         )
 
 

@@ -24,6 +24,8 @@ from smle_check.names import twins, visible
 if TYPE_CHECKING:
     from os import PathLike
 
+    from smle.rules.steps import Grid
+
 __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "RuleText", "Specification"]
 
 _LISTED = 6  # names in a short description
@@ -52,7 +54,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class NumericInput(_Named):
-    """A number in a finite range; `integer` promises whole numbers. One input column.
+    """A number in a finite range; `integer` promises whole numbers, `step` multiples of a step. One input column.
 
     `missing` is None (missing values are refused) or the value that stands in for a missing one. `dates` are days,
     as whole numbers counted from 1970-01-01.
@@ -63,8 +65,12 @@ class NumericInput(_Named):
     integer: bool = False
     missing: Fraction | None = None
     dates: bool = False
+    step: Fraction | None = None
 
     def __post_init__(self) -> None:
+        _require_step(f"Input '{self.name}'", self.step)
+        if self.step is not None and self.integer:
+            raise RuleError(f"Input '{self.name}': expected either 'integer' or 'step'. Got both.")
         if not self.lower < self.upper:
             raise RuleError(
                 f"Input '{self.name}': expected a range [low, high] with low < high. Got [{self.lower}, {self.upper}]."
@@ -77,7 +83,9 @@ class NumericInput(_Named):
                 f"Got [{self.lower}, {self.upper}]."
             )
         value = self.missing
-        if value is not None and (not self.lower <= value <= self.upper or (self.integer and value.denominator != 1)):
+        step = Fraction(1) if self.integer else self.step
+        off = value is not None and step is not None and (value / step).denominator != 1
+        if value is not None and (not self.lower <= value <= self.upper or off):
             raise RuleError(
                 f"Input '{self.name}': expected a stand-in for missing values within the range. Got {value}."
             )
@@ -98,6 +106,7 @@ class Categorical(_Named):
     lower: ClassVar[Fraction] = Fraction(0)
     upper: ClassVar[Fraction] = Fraction(1)
     integer: ClassVar[bool] = True
+    step: ClassVar[None] = None
     dates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -119,7 +128,28 @@ class Categorical(_Named):
 
 @dataclass(frozen=True)
 class Number(_Named):
-    """A real output. One output column."""
+    """A real output, or one in whole numbers of a `step`. One output column.
+
+    `lower` and `upper` say how far it reaches, where no rule does: only outputs in steps need that.
+    """
+
+    step: Fraction | None = None
+    lower: Fraction | None = None
+    upper: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        _require_step(f"Output '{self.name}'", self.step)
+        if (self.lower is None) != (self.upper is None):
+            raise RuleError(f"Output '{self.name}': expected both ends of a range. Got one.")
+        if self.lower is not None and self.upper is not None and not self.lower < self.upper:
+            raise RuleError(
+                f"Output '{self.name}': expected a range [low, high] with low < high. Got [{self.lower}, {self.upper}]."
+            )
+
+
+def _require_step(what: str, step: Fraction | None) -> None:
+    if step is not None and step <= 0:
+        raise RuleError(f"{what}: expected a step above 0. Got {step}.")
 
 
 @dataclass(frozen=True)
@@ -331,6 +361,17 @@ class Specification:
         return frozenset(place.start for item, place in self.input_slices if item.dates)
 
     @cached_property
+    def grid(self) -> Grid | None:
+        """Steps and ranges of outputs that are served in whole numbers of steps; None: they are not.
+
+        Raises:
+            RuleError: If a step does not fit, or a range is missing.
+        """
+        from smle.rules.steps import grid_of
+
+        return grid_of(self)
+
+    @cached_property
     def output_kind(self) -> str:
         """What is predicted: `numbers`, `labels`, one `choice`, or `mixed`."""
         if all(isinstance(item, Number) for item in self.outputs):
@@ -356,7 +397,7 @@ class Specification:
         cls,
         *,
         inputs: Mapping[str, Any] | Iterable[NumericInput | Categorical],
-        outputs: Iterable[Any] = (),
+        outputs: Mapping[str, Any] | Iterable[Any] = (),
         labels: Iterable[str] = (),
         choices: Mapping[str, Any] | None = None,
         constants: Mapping[str, Any] | None = None,
@@ -368,7 +409,8 @@ class Specification:
 
         Args:
             inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
-            outputs: Names of real outputs (or Number, Label and Choice objects).
+            outputs: Names of real outputs, or name to `{"step": 0.01, "integer": True, "range": (0, 100)}` (or Number,
+                Label and Choice objects).
             labels: Names of labels.
             choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
             constants: Name to number.

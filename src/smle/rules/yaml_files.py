@@ -260,11 +260,14 @@ def write_yaml(specification: Specification) -> str:
     lines = [f"{key}: {_scalar(text)}" for key, text in specification.about]
     lines.append("inputs:")
     lines += [f"  {_scalar(item.name)}: {_stated_input(item)}" for item in specification.inputs]
-    numbers = [o.name for o in specification.outputs if isinstance(o, Number)]
+    numbers = [o for o in specification.outputs if isinstance(o, Number)]
     labels = [o.name for o in specification.outputs if isinstance(o, Label)]
     choices = [o for o in specification.outputs if isinstance(o, Choice)]
-    if numbers:
-        lines.append(f"outputs: {_flow(numbers)}")
+    if any(o.step is not None or o.lower is not None for o in numbers):
+        lines.append("outputs:")
+        lines += [f"  {_scalar(item.name)}: {_stated_output(item)}" for item in numbers]
+    elif numbers:
+        lines.append(f"outputs: {_flow(o.name for o in numbers)}")
     if labels:
         lines.append(f"labels: {_flow(labels)}")
     if choices:
@@ -303,11 +306,20 @@ def _stated_input(item: NumericInput | Categorical) -> str:
         ends = f"[{date_text(item.lower)}, {date_text(item.upper)}]"
         return ends if item.missing is None else f"{{range: {ends}, missing: {date_text(item.missing)}}}"
     ends = f"[{_number_text(item.lower)}, {_number_text(item.upper)}]"
-    if not item.integer and item.missing is None:
+    if not item.integer and item.missing is None and item.step is None:
         return ends
-    integer = ", integer: true" if item.integer else ""
+    integer = ", integer: true" if item.integer else "" if item.step is None else f", step: {_number_text(item.step)}"
     missing = "" if item.missing is None else f", missing: {_number_text(item.missing)}"
     return f"{{range: {ends}{integer}{missing}}}"
+
+
+def _stated_output(item: Number) -> str:
+    parts = []
+    if item.step is not None:
+        parts.append("integer: true" if item.step == 1 else f"step: {_number_text(item.step)}")
+    if item.lower is not None and item.upper is not None:
+        parts.append(f"range: [{_number_text(item.lower)}, {_number_text(item.upper)}]")
+    return f"{{{', '.join(parts)}}}"
 
 
 def _stated_choice(item: Choice) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
+from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
+
+_SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0.2
 
 
 class ReadTable:
@@ -172,6 +175,8 @@ class Reader:
                 reader.fill(encoded, rows.missing, found.faults)
             if reader.is_whole and found.part.dtype.kind == "f":
                 reader.look_for_fractions(encoded, found.faults)
+            if isinstance(reader, _NumberReader) and reader.step is not None:
+                reader.read_steps(encoded, found.part, found.faults)
         rows.encoded, rows.faults = encoded, tuple(chain.from_iterable(found.faults for found in read))
 
 
@@ -218,11 +223,20 @@ def _common_format(read: list[_Read]) -> type[np.floating[Any]]:
     return np.float32 if fits else np.float64
 
 
+def _multiples(numbers: FloatArray, step: Fraction) -> FloatArray:
+    """Return the nearest multiples of a step, as the nearest numbers of the same format; NaN and infinities stay."""
+    wide = numbers.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.rint(wide * step.denominator / step.numerator) * step.numerator / step.denominator
+        return np.where(np.isfinite(found), found, wide).astype(numbers.dtype)
+
+
 class _NumberReader:
     """Reads one column of numbers or dates."""
 
     def __init__(self, item: NumericInput, place: int) -> None:
         self.item, self.name, self.place, self.is_whole = item, item.name, place, item.integer
+        self.step = item.step
         self._is_flag = item.lower >= 0 and item.upper <= 1  # where True can only be meant as 1
 
     def read(self, column: Any) -> _Read:
@@ -250,6 +264,19 @@ class _NumberReader:
         encoded[gone, self.place] = float(nearest(self.item.missing, _FORMATS[encoded.dtype.type]))
         stand_in, used = np.array([[self.item.missing]], dtype=object), encoded[gone, self.place][:1, None]
         require_exact(stand_in, used, [f"Input '{self.name}', stand-in for missing values"])
+
+    def read_steps(self, encoded: FloatArray, part: FloatArray, faults: list[Fault]) -> None:
+        """Write multiples of the step, in the format of the table; add a fault if numbers lie between."""
+        step = self.step
+        if step is None:
+            return
+        near = float(step) * _SNAPPED if part.dtype == np.float64 else 0.0
+        off = np.isfinite(part) & (np.abs(part - _multiples(part, step)).astype(np.float64) > near)
+        rows = np.flatnonzero(off)
+        if len(rows):
+            message = f"Input '{self.name}': expected multiples of {float(step):g}. Got {part[rows[0]]:.9g}."
+            faults.append(Fault(self.name, rows, f"a multiple of {float(step):g}", part[rows], message))
+        encoded[:, self.place] = _multiples(encoded[:, self.place], step)
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
         """Add a fault if numbers are not whole."""

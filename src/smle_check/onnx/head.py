@@ -7,6 +7,7 @@ from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Checked
+from smle_check.onnx.grid import Grid
 from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import Box, Printer, Tensors, active, is_direct, is_one_of_two
@@ -33,7 +34,8 @@ def program_of(
         kept.add("bits")
     y = printer.print(kept)
     if interface.monitored:
-        in_domain(program, interface.inputs, known)
+        steps = printer.on_steps() if isinstance(printer, Grid) else None
+        in_domain(program, interface.inputs, known, steps)
         bits = printer.values["bits"].node if "bits" in kept else None
         if monitor.own:
             own = gate_of(spec, monitor.regions), guard_tensors(spec, monitor.regions)
@@ -47,6 +49,8 @@ def _printer(
     program: Program, interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any],
     tensors: Tensors, proposals: int,
 ) -> Printer:  # fmt: skip
+    if stated["head"] == "grid":
+        return Grid(program, interface, tensors, spec, gated, stated["tree"], proposals)
     gate = gate_of(spec, gated)
     if stated["head"] == "box":
         ops = box(spec, gated, stated["clip"], stated["bounds"], tensors)

@@ -57,11 +57,14 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
     return known
 
 
-def in_domain(program: Program, inputs: tuple[Input, ...], known: list[str]) -> None:
-    """`in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank)."""
+def in_domain(program: Program, inputs: tuple[Input, ...], known: list[str], steps: str | None = None) -> None:
+    """`in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank).
+
+    `steps`: whether inputs of a grid head are multiples of their steps.
+    """
     inside = program.cast(program.add("Equal", ["head/x", "head/columns"], "domain/inside"))
     first = program.integers("constants/first", [0], (1,))
-    flags = [program.add("ReduceMin", [inside, first], "domain/least", keepdims=0)]
+    flags = [program.add("ReduceMin", [inside, first], "domain/least", keepdims=0), *([] if steps is None else [steps])]
     whole = [column for column, asked in enumerate(item.whole for item in inputs for _ in range(item.width)) if asked]
     if whole:
         picks = program.integers("domain.whole", whole, (len(whole),))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.guarantees import Diagnosis, Finding, diagnose_arrays
+from smle.heads import certify_head
 from smle.rules import Choice, Specification
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
@@ -34,7 +34,7 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
     refused: Exception | None = None
     try:
         if spec.rules:
-            certify_rules(spec)
+            certify_head(spec)
     except (ContradictionError, NotCertifiedError, RuleError) as reason:
         refused = reason
     found = diagnose_arrays(spec, inputs, targets, proved=refused is None)

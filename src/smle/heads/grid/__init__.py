@@ -1,0 +1,1 @@
+"""The grid head: answers in whole numbers of steps, equalities and limits exactly (certificate format, section 14)."""

@@ -1,0 +1,245 @@
+"""The grid head in NumPy: what passes the check in whole numbers is served (certificate format, section 14).
+
+An answer that is on the grid and that the rules allow stays. Others give way to the nearest proposal that passes, or
+to the stored safe answer. Proposals are not proved; the check and the safe answers are.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
+from smle_check.heads.grid import listed_of
+from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
+
+if TYPE_CHECKING:
+    from smle.heads.grid.proposals import Proposals
+
+__all__ = ["GridProgram"]
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+_FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
+_TINY = float(SMALLEST_INPUT)
+
+
+class GridProgram:
+    """Serves answers in whole numbers of steps that obey the rules: (inputs, answers) -> answers, in float32."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.certificate = certificate
+        document = certificate.document
+        self.specification = smle_check.Specification(document["specification"], certificate.block)
+        self.lattice = spec = Lattice.read(self.specification)
+        self.listed = listed_of(spec)
+        self.stored = tensors = MappingProxyType(arrays_of(certificate.tensors))
+        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self._shape = len(spec.inputs), len(spec.outputs)
+        self.numerator, self.denominator = tensors["grid.numerator"], tensors["grid.denominator"]
+        self.lower, self.upper = tensors["grid.lower"], tensors["grid.upper"]
+        self._scaled = bool((self.numerator != 1).any()), bool((self.denominator != 1).any())
+        self._stepped = np.array([step is not None for step in spec.input_steps])
+        self._is_scaled_input = bool(
+            (tensors["grid.input_numerator"] != 1).any() or (tensors["grid.input_denominator"] != 1).any()
+        )
+        self._place = {region: i for i, region in enumerate(regions)}
+        place = {row: i for i, row in enumerate(rows_of(spec, regions))}
+        self._members = [[place[row] for row in spec.regions[region]] for region in regions]
+        # Columns of outputs and of literals come first in memory where they are summed over.
+        self._C, self._H = np.ascontiguousarray(tensors["check.outputs"].T), tensors["check.thresholds"]
+        self._CX, self._M = (np.ascontiguousarray(tensors[f"check.{name}"].T) for name in ("steps", "inputs"))
+        self._F, self._moving = tensors["check.fractions"], self.listed.moving
+        self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
+        everywhere = {g for g in regions if not spec.regions[g]}
+        self.always = [bool(everywhere & set(spec.rules[rule].regions)) for rule, *_ in self.listed.clauses]
+        self.clauses = [own for *_, own in self.listed.clauses]
+        self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
+        self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
+        sloped = bool(tensors["safe.slope"].any()) or self._tree is not None
+        self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
+        self._reads_later = self._reads or sloped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GridProgram, (self.certificate,)
+
+    def __call__(self, X: Array, answers: Array) -> Array:
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), which is float32 or float64.
+
+        Raises:
+            TypeError: If X has another kind of numbers.
+            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
+        """
+        return self.values(self.in_steps(X, answers)[0])
+
+    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
+        k, by = self.in_steps(X, answers)
+        return self.values(k), by
+
+    def values(self, k: Array) -> Array:
+        """Return what whole numbers of steps stand for, as the nearest float32 numbers."""
+        if self._scaled[0]:
+            k = k * self.numerator
+        if self._scaled[1]:
+            k = k / self.denominator
+        return k.astype(np.float32) + np.float32(0.0)  # no -0
+
+    def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the served whole numbers of steps (n, m), in float64, and by what each row was served (n,)."""
+        rows = len(answers)
+        if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
+            raise ValueError(
+                f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
+                f"Got {X.shape} and {answers.shape}."
+            )
+        if X.dtype not in _FORMATS:
+            kind = X.dtype.newbyteorder("=")
+            if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
+                raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
+            X = X.astype(kind)
+        if answers.dtype != np.float32:
+            with np.errstate(invalid="ignore", over="ignore"):
+                answers = answers.astype(np.float32)
+        p = answers.astype(np.float64)
+        with np.errstate(all="ignore"):
+            if self._scaled[1]:
+                p *= self.denominator
+            if self._scaled[0]:
+                p /= self.numerator
+            k = np.floor(p + 0.5)
+            read = self.read(X) if self._reads else None
+            bits = self.bits(read, X.dtype) if self._gate.size else None
+            right = self.right(read)
+            good = self.passes(k, right, bits)
+        by = np.zeros(rows, dtype=np.int8)
+        if good.all():
+            return k, by
+        bad = np.flatnonzero(~good)
+        read = self.read(X) if read is None and self._reads_later else read
+        if len(bad) == rows:  # without copies
+            return self._repaired(bad, p, read, right, bits)
+        own = [None if part is None else part[bad] for part in (read, bits)]
+        k[bad], by[bad] = self._repaired(bad, p[bad], own[0], right if right.ndim == 1 else right[bad], own[1])
+        return k, by
+
+    # --- the program, step by step
+
+    def read(self, X: Array) -> Array:
+        """Return inputs as they are read (n, d) in float64: whole numbers of steps, or numbers."""
+        tensors, kind = self.stored, X.dtype.name
+        x = np.where(tensors[f"domain.lower_{kind}"] <= X, X, tensors[f"domain.lower_{kind}"])
+        wide = np.where(x <= tensors[f"domain.upper_{kind}"], x, tensors[f"domain.upper_{kind}"]).astype(np.float64)
+        whole = wide
+        if self._is_scaled_input:
+            whole = wide * tensors["grid.input_denominator"] / tensors["grid.input_numerator"]
+        whole = np.minimum(np.maximum(np.floor(whole + 0.5), tensors["grid.input_lower"]), tensors["grid.input_upper"])
+        wide[np.abs(wide) < _TINY] = 0.0
+        return np.where(self._stepped, whole, wide)
+
+    def bits(self, read: Array | None, kind: Any) -> Mask:
+        """Return which regions of the gate are active (n, regions)."""
+        assert read is not None
+        held = read @ self._gate <= self.stored[f"gate.thresholds_{np.dtype(kind).name}"]
+        return np.stack([held[:, own].all(axis=1) for own in self._members], axis=1)
+
+    def bits_of(self, X: Array) -> Mask:
+        """Return which regions of the gate each row lies in (n, regions)."""
+        return self.bits(self.read(X), X.dtype)
+
+    def right(self, read: Array | None) -> Array:
+        """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs."""
+        if read is None:
+            return self._H
+        right = self._H - read @ self._CX
+        if self._moving:
+            right[:, : self._moving] += np.floor(read @ self._M + self._F)
+        return np.asarray(right)
+
+    def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
+        """Return which rows of whole numbers are in range and obey every clause of every rule that is on (n,)."""
+        good = np.asarray(((k >= self.lower) & (k <= self.upper)).all(axis=1))
+        if not self.clauses:
+            return good
+        held = k @ self._C <= right
+        if self._is_plain:
+            return np.asarray(good & held.all(axis=1))
+        for own, regions, always in zip(self.clauses, self.of_rule, self.always, strict=True):
+            met = held[:, own[0]] if len(own) == 1 else held[:, own].any(axis=1)
+            if not always:
+                assert bits is not None
+                met = met | ~bits[:, regions].any(axis=1)
+            good &= met
+        return good
+
+    def on(self, bits: Mask | None, rows: int) -> Mask:
+        """Return which clauses belong to a rule that is on (n, clauses)."""
+        found = np.ones((rows, len(self.clauses)), dtype=bool)
+        for c, (regions, always) in enumerate(zip(self.of_rule, self.always, strict=True)):
+            if not always:
+                assert bits is not None
+                found[:, c] = bits[:, regions].any(axis=1)
+        return found
+
+    def safe(self, read: Array | None, bits: Mask | None, rows: int) -> Array:
+        """Return the stored safe answers (n, m) in whole numbers."""
+        result = np.empty((rows, self._shape[1]))
+        stack, number = [(self._tree, np.arange(rows))], 0
+        while stack:
+            tree, chosen = stack.pop()
+            if tree is None:
+                slope, offset = self.stored["safe.slope"][number], self.stored["safe.offset"][number]
+                moved = read[chosen] @ slope.T if read is not None and slope.any() else 0.0
+                result[chosen] = moved + offset
+                number += 1
+                continue
+            question = tree[0]
+            if isinstance(question, dict):
+                assert read is not None
+                inside = read[chosen, question["input"]] <= float(_fraction(question["at"]))
+            else:
+                inside = np.ones(len(chosen), dtype=bool) if bits is None else bits[chosen, self._place[question]]
+            stack += [(tree[2], chosen[~inside]), (tree[1], chosen[inside])]
+        return result
+
+    # --- proposals
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        """What finds whole numbers that obey; made when the first is asked for."""
+        from smle.heads.grid.proposals import Proposals
+
+        return Proposals(self)
+
+    def _repaired(
+        self, rows: Array, p: Array, read: Array | None, right: Array, bits: Mask | None
+    ) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return what serves rows that do not pass: proposals (1) or safe answers (2)."""
+        n = len(rows)
+        safe = self.safe(read, bits, n)
+        by, left, k = np.full(n, 2, dtype=np.int8), np.arange(n), safe
+        with np.errstate(all="ignore"):
+            for number, proposed in enumerate(self.proposals.candidates(p, safe, read, right, self.on(bits, n))):
+                some = slice(None) if len(left) == n else left
+                chosen = proposed[some]
+                own = None if bits is None else bits[some]
+                good = self.passes(chosen, right if right.ndim == 1 else right[some], own)
+                if not number and good.all():
+                    return chosen, np.ones(n, dtype=np.int8)
+                k = safe.copy() if k is safe else k
+                k[left[good]], by[left[good]] = chosen[good], 1
+                left = left[~good]
+                if not len(left):
+                    break
+        return k, by
+
+
+def _fraction(text: str) -> Any:
+    from fractions import Fraction
+
+    return Fraction(text)

@@ -1,0 +1,300 @@
+"""Safe answers on the grid: for every leaf whole numbers `slope.kx + offset` that obey all rules there, proved.
+
+A mixed-integer program proposes them, near a typical answer: first a constant, then one that moves with stepped inputs,
+then the leaf is split, at the bit of a region or in the middle of an input. Equalities are solved before. The exact
+checker decides; nothing is rounded, so that no room is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.certificates.multipliers import best_multipliers
+from smle.heads.grid.problems import Part, Problem, WholeRow, whole_row
+from smle.heads.grid.reduction import Reduction
+from smle_check import Rejected
+from smle_check.floats import BINARY32, FORMATS, Binary, nearest
+from smle_check.heads.candidates import without_zeros
+from smle_check.heads.grid import GridLeaf, Listed, SafeAnswer, check_leaf, cut_leaves
+from smle_check.heads.known import ROOT, Known
+from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
+from smle_check.specification import Literal
+
+__all__ = ["NoSafeAnswer", "SafeAnswers", "SafeSearch", "feasible", "find_safe"]
+
+Array = npt.NDArray[np.float64]
+MAX_LEAVES, MAX_DEPTH = 200, 40
+_CANDIDATES = 12  # regions, and inputs, that are tried for a split
+
+
+class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the author explains
+    """No safe answer was proved in a leaf."""
+
+    def __init__(self, leaf: GridLeaf) -> None:
+        super().__init__("no safe answer")
+        self.leaf = leaf
+
+
+class SafeAnswers(NamedTuple):
+    """A tree, the stored answers of its leaves, slope (leaves, m, d) and offset (leaves, m), and their proofs."""
+
+    tree: Any
+    slope: Array
+    offset: Array
+    proofs: list[dict[str, Any]]
+
+
+@dataclass
+class SafeSearch:
+    """The search for a tree of safe answers. Attributes: what is asked, and what was found so far."""
+
+    spec: Lattice
+    listed: Listed
+    reduction: Reduction
+    typical: Array  # in steps
+    weight: Array  # of a step, in units of distances
+    leaves: list[list[tuple[dict[int, Fraction], Fraction]]] = field(default_factory=list)
+    proofs: list[dict[str, Any]] = field(default_factory=list)
+    refuted: Array | None = None  # an input at which no answer obeys
+
+    def __post_init__(self) -> None:
+        spec, m = self.spec, len(self.spec.outputs)
+        self.boxes = ReadBoxes(spec)
+        self.rows = [whole_row(spec, self.reduction, literal) for literal in self.listed.literals]
+        self.ranges = []
+        for i in range(m):
+            low, high = spec.output_ranges[i]
+            b = {int(j): float(self.reduction.T[i, j]) for j in np.flatnonzero(self.reduction.T[i])}
+            t, a = float(self.reduction.t[i]), self.reduction.B[i].astype(np.float64)
+            self.ranges.append(WholeRow(a, b, {}, high - t, 1.0))
+            self.ranges.append(WholeRow(-a, {j: -v for j, v in b.items()}, {}, t - low, 1.0))
+        moving = {j for row in (*self.rows, *self.ranges) for j in row.b}
+        self.stepped = sorted(moving)
+
+    # --- the tree
+
+    def grow(self, leaf: GridLeaf, depth: int = 0) -> Any:
+        """Return the tree below a leaf, and note its leaves."""
+        whole = self.part(leaf, None)
+        if whole is None:  # no input is there: any whole numbers do
+            self.leaves.append([({}, Fraction(low)) for low, _ in self.spec.output_ranges])
+            return None
+        for affine in (False, True) if self.stepped else (False,):
+            for room in (1.0, 0.0):
+                found = self.proposed(leaf, affine=affine, room=room)
+                if found is not None and self.accept(leaf, found):
+                    return None
+        for x in self.tried(whole):
+            if not feasible(self, x, self.active(x), whole=True):
+                self.refuted = x
+                raise NoSafeAnswer(leaf)
+        split = self.split(leaf, whole) if len(self.leaves) < MAX_LEAVES and depth < MAX_DEPTH else None
+        if split is None:
+            raise NoSafeAnswer(leaf)
+        question, first, second = split
+        return [question, self.grow(first, depth + 1), self.grow(second, depth + 1)]
+
+    def split(self, leaf: GridLeaf, whole: Part) -> tuple[Any, GridLeaf, GridLeaf] | None:
+        """Return how to split a leaf: at the bit of a region or in the middle of an input, whichever helps most."""
+        best: tuple[float, tuple[Any, GridLeaf, GridLeaf]] | None = None
+        for one in (*self.regions(leaf), *self.cuts(leaf, whole)):
+            missed = sum(self.missed(part) for part in one[1:])
+            if best is None or missed < best[0] - 1e-6:
+                best = missed, one
+        return None if best is None else best[1]
+
+    def tried(self, whole: Part) -> list[Array]:
+        """Return inputs of a leaf at which rules are tried before it is split: its middle, and two corners."""
+        stepped = np.array([step is not None for step in self.spec.input_steps])
+        middle = (whole.low + whole.high) / 2
+        corners = [np.where(stepped, np.floor(middle), middle), whole.low, whole.high]
+        return [self.sorted(x, whole) for x in corners]
+
+    def sorted(self, x: Array, whole: Part) -> Array:
+        """Return an input with one category of each group, one that the leaf allows."""
+        x = x.copy()
+        for group in self.spec.groups:
+            best = max(group, key=lambda j: (whole.low[j], whole.high[j]))
+            x[group] = 0.0
+            x[best] = 1.0
+        return x
+
+    def exact(self, x: Array) -> tuple[Fraction, ...]:
+        """Return an input that is held in steps as numbers."""
+        return tuple(Fraction(float(v)) * (step or 1) for v, step in zip(x, self.spec.input_steps, strict=True))
+
+    def active(self, x: Array) -> set[int]:
+        """Return the rules that are on at an input, as they are stated; none where categories are mixed."""
+        spec, at = self.spec, self.exact(x)
+        if any(sum(at[j] for j in group) != 1 for group in spec.groups):
+            return set()
+
+        def holds(r: int) -> bool:
+            row = spec.rows[r]
+            total = sum((v * at[j] for j, v in row.terms.items()), Fraction(0))
+            return total < row.bound if row.strict else total <= row.bound
+
+        return {r for r, rule in enumerate(spec.rules) if any(all(map(holds, spec.regions[g])) for g in rule.regions)}
+
+    def regions(self, leaf: GridLeaf) -> list[tuple[Any, GridLeaf, GridLeaf]]:
+        """Return splits at the bits of regions."""
+        spec, bits = self.spec, leaf.bits
+        listed = {g for rule, *_ in self.listed.clauses for g in spec.rules[rule].regions if spec.regions[g]}
+        open_ = [g for g in sorted(listed) if g not in bits.on + bits.off and self.part(leaf, g) is not None]
+        return [
+            (
+                g,
+                leaf._replace(bits=bits._replace(on=(*bits.on, g))),
+                leaf._replace(bits=bits._replace(off=(*bits.off, g))),
+            )
+            for g in open_[:_CANDIDATES]
+        ]
+
+    def cuts(self, leaf: GridLeaf, whole: Part) -> list[tuple[Any, GridLeaf, GridLeaf]]:
+        """Return cuts in the middle of the inputs that move limits most."""
+        reach: dict[int, float] = {}
+        for row in (*self.rows, *self.ranges):
+            for j, v in (*row.b.items(), *row.s.items()):
+                reach[j] = max(reach.get(j, 0.0), abs(v) * float(whole.high[j] - whole.low[j]))
+        found: list[tuple[Any, GridLeaf, GridLeaf]] = []
+        for j in sorted(reach, key=lambda j: -reach[j])[:_CANDIDATES]:
+            middle = (whole.low[j] + whole.high[j]) / 2
+            at = Fraction(int(np.floor(middle)))
+            if self.spec.input_steps[j] is None:
+                at = nearest(Fraction(float(middle)), BINARY32)
+            usable = reach[j] > 0 and (not at or abs(at) >= SMALLEST_INPUT)
+            if usable and whole.low[j] <= float(at) < whole.high[j]:
+                found.append(({"input": j, "at": str(at)}, *cut_leaves(self.spec, leaf, j, str(at))))
+        return found
+
+    def missed(self, leaf: GridLeaf) -> float:
+        """Return by how many steps some rule is missed at least in a leaf, real offsets allowed."""
+        if self.part(leaf, None) is None:
+            return 0.0
+        return self.problem(leaf, affine=bool(self.stepped), room=0.0).missed()
+
+    def part(self, leaf: GridLeaf, region: int | None) -> Part | None:
+        """Return the ends of inputs in a leaf, where a region holds; None: no input is there."""
+        spec, bits = self.spec, leaf.bits
+        if region in bits.off:
+            return None
+        regions = sorted({*bits.on, *(() if region is None else (region,))})
+        found = [ReadBoxes(spec, leaf.cuts, self.boxes).meeting(regions, fmt, bits.off) for fmt in FORMATS]
+        sides = [self.sides(known, fmt) for known, fmt in zip(found, FORMATS, strict=True) if known is not None]
+        if not sides:
+            return None
+        d = len(spec.inputs)
+        steps = [spec.input_steps[j] or 1 for j in range(d)]
+        low = np.array([float(min(side[0][j] for side in sides) / steps[j]) for j in range(d)])
+        return Part(low, np.array([float(max(side[1][j] for side in sides) / steps[j]) for j in range(d)]))
+
+    def sides(self, known: Known, fmt: Binary) -> tuple[list[Fraction], list[Fraction]]:
+        """Return the lower and the upper ends of all inputs; of categories 0 to 1 where they are left."""
+        low, high = (list(side) for side in self.spec.passed[fmt])
+        for j, (a, b) in known.ends.items():
+            low[j], high[j] = a, b
+        for g, members in known.members.items():
+            left = [j for j in self.spec.groups[g] if j in members]
+            for j in self.spec.groups[g]:
+                low[j], high[j] = Fraction(int(left == [j])), Fraction(int(j in left))
+        return low, high
+
+    # --- answers
+
+    def proposed(self, leaf: GridLeaf, *, affine: bool, room: float = 0.0) -> tuple[Array, Array] | None:
+        """Return offsets (f,) and slopes (f, d) of the free outputs, whole numbers that seem to obey; None: none."""
+        return self.problem(leaf, affine=affine, room=room).solved()
+
+    def problem(self, leaf: GridLeaf, *, affine: bool, room: float) -> Problem:
+        """Return what an answer has to obey in a leaf."""
+        whole = self.part(leaf, None)
+        assert whole is not None
+        problem = Problem(self, whole, affine)
+        for row in self.ranges:
+            problem.require([row], whole, 0.0)
+        for rule, _, own in self.listed.clauses:
+            for region in self.spec.rules[rule].regions:
+                part = self.part(leaf, region)
+                if part is not None:
+                    problem.require([self.rows[k] for k in own], part, room)
+        return problem
+
+    def accept(self, leaf: GridLeaf, found: tuple[Array, Array]) -> bool:
+        """Prove an answer; note the leaf if that succeeds."""
+        spec, number = self.spec, len(self.leaves)
+        base, slopes = found
+        B, T = self.reduction.B, self.reduction.T
+        offsets = [int(v) for v in self.reduction.t + B @ base.astype(np.int64)]
+        slope = T + B @ slopes.astype(np.int64)
+        stored = [{int(j): Fraction(int(row[j])) for j in np.flatnonzero(row)} for row in slope]
+        facts = ReadFacts(ReadBoxes(spec, leaf.cuts, self.boxes), leaf.bits)
+        proofs: dict[tuple[int, ...], list[Any]] = {}
+        try:
+            safe = SafeAnswer(spec, facts, stored, [Fraction(v) for v in offsets])
+            for rule, c, _ in self.listed.clauses:
+                for region in spec.rules[rule].regions:
+                    clause = spec.rules[rule].clauses[c]
+                    if region not in leaf.bits.off and (proof := prove(safe, clause, region)):
+                        proofs[number, rule, region, c] = proof
+            check_leaf(safe, number, self.listed, dict(proofs))
+        except Rejected:
+            return False
+        self.leaves.append([(own, Fraction(v)) for own, v in zip(stored, offsets, strict=True)])
+        for (_, rule, region, c), (literal, mu) in proofs.items():
+            key = {"leaf": number, "rule": rule, "region": region, "clause": c}
+            self.proofs.append({**key, "literal": literal, "mu": mu})
+        return True
+
+
+def prove(safe: SafeAnswer, clause: list[Literal], region: int) -> list[Any] | None:
+    """Return the literal and the multipliers that prove a clause in a leaf; None: none are needed, or known."""
+    try:
+        safe.clause(clause, region, None)
+    except Rejected:
+        pass
+    else:
+        return None
+    for number, literal in enumerate(map(without_zeros, clause)):
+        for mu, _ in best_multipliers(safe.facts, *safe.form(literal), stated=region):
+            found = safe.facts.most(*safe.form(literal), region, None, mu)
+            if found is None or found < 0 or (found == 0 and not literal.strict):
+                return [number, mu]
+    return None
+
+
+def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> bool:
+    """Whether some answer obeys some rules at one input (d,), in whole numbers or at all; in floats."""
+    part = Part(x, x)
+    problem = Problem(search, part, affine=False)
+    for row in search.ranges:
+        problem.require([row], part, 0.0)
+    for rule, _, own in search.listed.clauses:
+        if rule in rules:
+            problem.require([search.rows[k] for k in own], part, 0.0)
+    if not whole:
+        problem.whole = [False] * problem.f + problem.whole[problem.f :]
+    return problem.is_feasible()
+
+
+def find_safe(
+    spec: Lattice, listed: Listed, reduction: Reduction, *, typical: Array, weight: Array
+) -> tuple[SafeAnswers | None, SafeSearch, GridLeaf | None]:
+    """Return proved safe answers for all inputs, or the leaf for which there are none; and the search."""
+    search = SafeSearch(spec, listed, reduction, typical, weight)
+    try:
+        tree = search.grow(GridLeaf(ROOT, {}))
+    except NoSafeAnswer as failure:
+        return None, search, failure.leaf
+    m, d = len(spec.outputs), len(spec.inputs)
+    slope, offset = np.zeros((len(search.leaves), m, d)), np.zeros((len(search.leaves), m))
+    for number, stored in enumerate(search.leaves):
+        for i, (form, constant) in enumerate(stored):
+            offset[number, i] = float(constant)
+            for j, v in form.items():
+                slope[number, i, j] = float(v)
+    return SafeAnswers(tree, slope, offset, search.proofs), search, None

@@ -1,0 +1,323 @@
+"""Steps: which outputs are whole numbers of a step, which steps are chosen for them, and how far they reach.
+
+Outputs are on a grid if one of them has a step, or if a rule states an equality. Then all are: an output without a step
+takes the one of the outputs that equalities tie it to, or a power of two, so small that float32 just holds its range.
+Ranges come from limits that hold everywhere, from what these leave to sums, and from a stated `range:`, never from
+data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import RuleError
+from smle.rules.formula import Literal, Polytope, is_held
+from smle.rules.shown import number_text
+from smle_check.heads.steps import SINGLE, require_step
+from smle_check.reading import Rejected
+
+if TYPE_CHECKING:
+    from smle.rules.specification import Rule, Specification
+
+__all__ = ["Equality", "Grid", "equalities_of", "grid_of", "is_multiple", "largest_multiple"]
+
+Ends = tuple[Fraction | None, Fraction | None]
+
+
+@dataclass(frozen=True)
+class Equality:
+    """`outputs . y + inputs . x == bound`, stated by a rule; `everywhere`: it has no condition."""
+
+    rule: int
+    literal: Literal
+    everywhere: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Steps and ranges of all outputs (m,), whether a step was chosen (m,), steps of the input columns (d,)."""
+
+    steps: tuple[Fraction, ...]
+    chosen: tuple[bool, ...]
+    lower: tuple[Fraction, ...]
+    upper: tuple[Fraction, ...]
+    input_steps: tuple[Fraction | None, ...]
+    equalities: tuple[Equality, ...]
+
+    def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the whole numbers of steps (n, m) that served floats stand for. They are computed in float64."""
+        values = np.asarray(y, dtype=np.float64)
+        numerator, denominator = (
+            np.array([float(part) for part in parts])
+            for parts in zip(*((step.numerator, step.denominator) for step in self.steps), strict=True)
+        )
+        whole: npt.NDArray[np.int64] = np.rint(values.reshape(-1, len(self.steps)) * denominator / numerator).astype(
+            int
+        )
+        return whole
+
+    def bound_on_sums(self, literal: Literal) -> Fraction:
+        """Bound |g . y - g . float32(y)| over all answers: 0 where the floats are the multiples themselves."""
+        total = Fraction(0)
+        for i, g in literal.outputs:
+            if self.steps[i].denominator & (self.steps[i].denominator - 1):
+                total += abs(g) * max(abs(self.lower[i]), abs(self.upper[i]))
+        return total / SINGLE
+
+
+def is_multiple(value: Fraction, step: Fraction) -> bool:
+    """Whether a number is a whole number of steps."""
+    return (value / step).denominator == 1
+
+
+def largest_multiple(step: Fraction) -> Fraction | None:
+    """Return up to where float32 tells multiples of a step apart; None: nowhere."""
+    most: int | None = None
+    for power in range(25):
+        try:
+            require_step(step, 2**power, "")
+        except Rejected:
+            break
+        most = 2**power
+    if most is None:
+        return None
+    low, high = most, 2 * most
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            require_step(step, middle, "")
+        except Rejected:
+            high = middle
+        else:
+            low = middle
+    return Fraction(low) * step
+
+
+def always(rule: Rule) -> bool:
+    """Whether a rule has no condition."""
+    return Polytope() in rule.regions
+
+
+def equalities_of(spec: Specification) -> list[Equality]:
+    """Return the equalities that rules state: two opposite clauses of one literal in one rule."""
+    found = []
+    for r, rule in enumerate(spec.rules):
+        clauses = rule.requirement.clauses
+        singles = {c.literals[0]: None for c in clauses if len(c.literals) == 1 and not c.literals[0].strict}
+        for literal in singles:
+            other = literal.negated
+            opposite = Literal(other.outputs, other.inputs, other.bound, False)
+            if opposite in singles and literal.outputs[0][1] > 0:
+                found.append(Equality(r, literal, always(rule)))
+    return found
+
+
+def grid_of(spec: Specification) -> Grid | None:
+    """Return steps and ranges; None: no output has a step, and no rule states an equality.
+
+    Raises:
+        RuleError: If a step does not fit, or a range is missing; the message says what to state.
+    """
+    from smle.rules.specification import Number
+
+    equalities = equalities_of(spec)
+    numbers = [item for item in spec.outputs if isinstance(item, Number)]
+    tied = any(not is_held(equality.literal) for equality in equalities)
+    if not tied and not any(item.step is not None for item in numbers):
+        return None
+    if len(numbers) < len(spec.outputs):
+        which = f"Rule '{spec.rules[equalities[0].rule].name}' states an equality. " if equalities else ""
+        raise RuleError(
+            f"{which}Steps and equalities do not go together with labels and choices yet. State a tolerance, for "
+            "example 'abs(y1 - y2) <= 0.01', or put them into rules of their own."
+        )
+    input_steps = tuple(_input_steps(spec))
+    _refuse_equalities(spec, equalities, input_steps)
+    ends = _ranges(spec, [(item.lower, item.upper) for item in numbers])
+    for item, (low, high) in zip(numbers, ends, strict=True):
+        if low is None or high is None:
+            stated = "" if item.step is None else f", step: {number_text(item.step)}"
+            raise RuleError(
+                f"Output '{item.name}' is served in steps, and nothing says how large it may get. State its range, as "
+                f"in '{item.name}: {{range: [0, 1000]{stated}}}', or a limit that holds everywhere."
+            )
+    bounds = [(low or Fraction(0), high or Fraction(0)) for low, high in ends]
+    steps, chosen = _steps(spec, [item.step for item in numbers], bounds, equalities)
+    _refuse_fractions(spec, equalities, steps, chosen)
+    lower, upper = [], []
+    for item, step, (low, high) in zip(numbers, steps, bounds, strict=True):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if first <= last:
+            low, high = first * step, last * step
+            _require_apart(f"Output '{item.name}'", step, max(abs(low), abs(high)))
+        lower.append(low)
+        upper.append(high)
+    return Grid(tuple(steps), tuple(chosen), tuple(lower), tuple(upper), input_steps, tuple(equalities))
+
+
+def _input_steps(spec: Specification) -> Iterator[Fraction | None]:
+    """Yield the step of each input column; None: a real number, or whole ones that float32 cannot hold."""
+    for item in spec.inputs:
+        step: Fraction | None = item.step if item.step is not None else Fraction(1) if item.integer else None
+        for _ in item.columns:
+            if step is None:
+                yield None
+                continue
+            reach = max(abs(math.ceil(item.lower / step)), abs(math.floor(item.upper / step)))
+            try:
+                require_step(step, reach, "")
+            except Rejected:
+                if item.step is not None:
+                    _require_apart(f"Input '{item.name}'", step, max(abs(item.lower), abs(item.upper)))
+                yield None
+            else:
+                yield step
+
+
+def _require_apart(what: str, step: Fraction, reach: Fraction) -> None:
+    most = largest_multiple(step)
+    if most is None or reach > most:
+        above = "" if most is None else f" above {number_text(most, 9, grouped=True)}"
+        raise RuleError(
+            f"{what} may reach {number_text(reach, 9, grouped=True)}. float32 cannot tell multiples of "
+            f"{number_text(step, 9)} apart{above}. Use a coarser step, or a narrower range."
+        )
+
+
+def _refuse_equalities(
+    spec: Specification, equalities: list[Equality], input_steps: tuple[Fraction | None, ...]
+) -> None:
+    for equality in equalities:
+        name = spec.rules[equality.rule].name
+        real = [spec.columns[j] for j, _ in equality.literal.inputs if input_steps[j] is None]
+        if real:
+            raise RuleError(
+                f"Rule '{name}' states an equality with '{real[0]}', which may be any real number. State `integer` or "
+                f"`step` for '{real[0]}', or a tolerance."
+            )
+        if not equality.everywhere and len(equality.literal.outputs) > 1:
+            raise RuleError(
+                f"Rule '{name}' states an equality of several outputs under a condition, which is not supported yet. "
+                "State it without 'when', or state a tolerance."
+            )
+
+
+def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
+    """Return the ranges of outputs: limits that hold everywhere, else what sums that hold everywhere leave them."""
+    ends = [list(own) for own in stated]
+    literals = [
+        clause.literals[0]
+        for rule in spec.rules
+        if always(rule)
+        for clause in rule.requirement.clauses
+        if len(clause.literals) == 1
+    ]
+    for literal in literals:
+        if len(literal.outputs) == 1 and not literal.inputs:
+            ((i, g),) = literal.outputs
+            _narrow(ends, i, g, literal.bound / g)
+    for _ in range(2 * len(ends)):
+        found: dict[tuple[int, bool], Fraction] = {}
+        for literal in literals:
+            for i, upper, value in _left(spec, literal, ends):
+                key = i, upper
+                old = found.get(key, value)
+                found[key] = min(old, value) if upper else max(old, value)
+        if not found:
+            break
+        for (i, upper), value in found.items():
+            ends[i][upper] = value
+    return [(low, high) for low, high in ends]
+
+
+def _narrow(ends: list[list[Fraction | None]], i: int, g: Fraction, value: Fraction) -> None:
+    side, pick = (1, min) if g > 0 else (0, max)
+    old = ends[i][side]
+    ends[i][side] = value if old is None else pick(old, value)
+
+
+def _left(
+    spec: Specification, literal: Literal, ends: list[list[Fraction | None]]
+) -> Iterator[tuple[int, bool, Fraction]]:
+    """Yield ends that are missing and that a sum implies: (output, whether it is the upper one, value)."""
+    least: list[Fraction | None] = [ends[i][0 if g > 0 else 1] for i, g in literal.outputs]
+    open_ = [place for place, end in enumerate(least) if end is None]
+    if len(open_) > 1:
+        return
+    inputs = sum((min(v * spec.lower[j], v * spec.upper[j]) for j, v in literal.inputs), Fraction(0))
+    parts = [g * end if end is not None else Fraction(0) for (_, g), end in zip(literal.outputs, least, strict=True)]
+    total = sum(parts, inputs)
+    for place, (i, g) in enumerate(literal.outputs):
+        if open_ in ([], [place]) and ends[i][g > 0] is None:
+            yield i, g > 0, (literal.bound - total + parts[place]) / g
+
+
+def _steps(
+    spec: Specification,
+    stated: list[Fraction | None],
+    ends: list[tuple[Fraction, Fraction]],
+    equalities: list[Equality],
+) -> tuple[list[Fraction], list[bool]]:
+    """Return the step of each output, and whether it was chosen: one for all outputs that equalities connect."""
+    group = list(range(len(stated)))
+    for equality in equalities:
+        own = {group[i] for i, _ in equality.literal.outputs}
+        group = [min(own) if g in own else g for g in group]
+    steps = list(stated)
+    for number in sorted(set(group)):
+        members = [i for i, g in enumerate(group) if g == number]
+        known = {stated[i] for i in members} - {None}
+        if len(known) > 1:
+            names = " and ".join(f"'{spec.targets[i]}'" for i in members if stated[i] is not None)
+            raise RuleError(
+                f"An equality ties {names} together, whose steps differ, which is not supported yet. Give them one "
+                "step."
+            )
+        reach = max(abs(end) for i in members for end in ends[i])
+        step = next(iter(known), None) or _power(reach)
+        for i in members:
+            steps[i] = step
+    return [step or Fraction(1) for step in steps], [own is None for own in stated]
+
+
+def _power(reach: Fraction) -> Fraction:
+    """Return the finest power of two of which float32 holds all multiples up to a reach."""
+    exponent = 0
+    if reach:
+        exponent = reach.numerator.bit_length() - reach.denominator.bit_length() - 1
+        while Fraction(2) ** exponent < reach:
+            exponent += 1
+    return Fraction(2) ** (exponent - 24)
+
+
+def _refuse_fractions(
+    spec: Specification, equalities: list[Equality], steps: list[Fraction], chosen: list[bool]
+) -> None:
+    """Refuse equalities that no whole numbers of steps satisfy: `a + b == 0.3` on a power-of-two grid."""
+    for equality in equalities:
+        literal = equality.literal
+        sizes = [g * steps[i] for i, g in literal.outputs]
+        scale = math.lcm(*(v.denominator for v in sizes))
+        unit = Fraction(math.gcd(*(int(v * scale) for v in sizes)), scale)
+        odd = [literal.bound] if not is_multiple(literal.bound, unit) else []
+        if not odd:
+            continue
+        shown = number_text(odd[0] * literal.scale, 9)
+        names = [f"'{spec.targets[i]}'" for i, _ in literal.outputs]
+        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        if any(chosen[i] for i, _ in literal.outputs):
+            raise RuleError(
+                f"Rule '{spec.rules[equality.rule].name}': no power-of-two grid holds {shown}. Give "
+                f"{listed} a decimal step, such as 'step: 0.01', or state a tolerance."
+            )
+        raise RuleError(
+            f"Rule '{spec.rules[equality.rule].name}': no whole numbers of steps of {listed} give "
+            f"{shown}. Change the steps, or state a tolerance."
+        )

@@ -1,0 +1,273 @@
+"""The grid head as nodes, in float64: whole numbers of steps that pass the check, in a branch proposals for the others.
+
+Values are (columns, batch). Comparisons are made number by number; what is counted afterwards are zeros and ones, so
+that NaN is never reduced.
+"""
+
+from typing import Any
+
+from smle_check.heads.grid import Listed, cut_place, listed_of
+from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch, Constant
+from smle_check.onnx.operations import Printer, Tensors
+from smle_check.onnx.program import PROPOSAL, Interface, Program, Value, floats_of
+from smle_check.program import Op
+from smle_check.reading import require
+from smle_check.specification import Specification
+
+MOST = 1 << 24  # numbers of a table of conditions
+READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "repair/bits", "repair/chosen")
+
+
+class Grid(Printer):
+    """Puts down a grid head. `count`: how many proposals the graph has for each row."""
+
+    def __init__(
+        self, program: Program, interface: Interface, tensors: Tensors, stated: Specification, gated: list[int],
+        tree: Any, count: int,
+    ) -> None:  # fmt: skip
+        clamp = Op("clamp", "x", ("features", "domain.lower_F", "domain.upper_F"))
+        super().__init__(program, interface, tensors, [clamp], across=True, direct=False)
+        self.spec: Lattice = Lattice.read(stated)
+        self.listed: Listed = listed_of(self.spec)
+        self.gated, self.tree, self.count = gated, tree, count
+        self.m, self.d = len(self.spec.outputs), len(self.spec.inputs)
+        program.readable |= set(READABLE)
+
+    def print(self, kept: set[str]) -> str:
+        """Put down the program; return the outputs (batch, m)."""
+        p = self.program
+        self.clamp(self.ops[0])
+        read = self.read()
+        self.bits(read)
+        right = self.right(read)
+        answers = p.answer(self.m, across=True)
+        wide = p.add("Cast", [answers], "grid/answers", to=DOUBLE)
+        num, den = self.column("grid.numerator", self.m), self.column("grid.denominator", self.m)
+        targets = p.add("Div", [p.add("Mul", [wide, den], "grid/scaled"), num], "grid/targets")
+        k = self.whole(targets, "grid")
+        broken = self.broken(k, right, "bits" in self.values, "grid")
+        y = self.served(k, "grid")
+        total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
+        fails = p.add("Cast", [total], "grid/fails", to=BOOL)
+        outer, p.nodes = p.nodes, []
+        whole = Branch(p.nodes, [p.add("Transpose", [y], "grid/kept")])
+        p.nodes = []
+        repaired = Branch(p.nodes, [self.repaired(y, broken, targets, read, right)])
+        p.nodes = outer
+        return p.branch(fails, "grid/y", {"then_branch": repaired, "else_branch": whole})
+
+    # --- parts
+
+    def column(self, name: str, count: int) -> str:
+        """Note numbers of the certificate, one for each row of a value."""
+        return self.program.doubles(name, floats_of(self.tensors[name]), (count, 1))
+
+    def number(self, name: str, value: float) -> str:
+        """Note a float64 number."""
+        return self.program.doubles(name, [value], ())
+
+    def read(self) -> str:
+        """Inputs as they are held (d, batch): whole numbers of steps, or numbers."""
+        p, steps = self.program, [step is not None for step in self.spec.input_steps]
+        wide = self.widened()
+        small = p.add(
+            "Less", [p.add("Abs", [wide], "read/size"), self.number("read.tiny", float(SMALLEST_INPUT))], "read/tiny"
+        )
+        real = p.add("Where", [small, self.number("constants/zero64", 0.0), wide], "read/real")
+        if not any(steps):
+            return real
+        names = ("numerator", "denominator", "lower", "upper")
+        num, den, low, high = (self.column(f"grid.input_{name}", self.d) for name in names)
+        scaled = p.add("Div", [p.add("Mul", [wide, den], "read/scaled"), num], "read/steps")
+        whole = p.add(
+            "Floor", [p.add("Add", [scaled, self.number("constants/half64", 0.5)], "read/shifted")], "read/floor"
+        )
+        whole = p.add("Min", [p.add("Max", [whole, low], "read/raised"), high], "read/whole")
+        marks = p.put("read.steps", Constant("BOOL", (self.d, 1), bytes(steps)))
+        return p.add("Where", [marks, whole, real], "read/inputs")
+
+    def bits(self, read: str) -> None:
+        """Whether rows hold (rows, batch), and which regions are active (regions, batch)."""
+        p, used = self.program, rows_of(self.spec, self.gated)
+        self.used = {row: i for i, row in enumerate(used)}
+        if not used:
+            return
+        rows = p.doubles("gate.rows", floats_of(self.tensors["gate.rows"]), (len(used), self.d))
+        limits = self.column("gate.thresholds_float32", len(used))
+        held = p.add("LessOrEqual", [p.add("MatMul", [rows, read], "gate/sums"), limits], "gate/held")
+        regions = self.gated
+        p.reserve(len(regions) * len(used))
+        entries = [int(row in self.spec.regions[g]) for g in regions for row in used]
+        members = p.floats("gate.members", entries, (len(regions), len(used)))
+        off = p.cast(p.add("Not", [held], "gate/beyond"))
+        count = p.add("MatMul", [members, off], "gate/count")
+        active = p.add("Equal", [count, p.floats("constants/none", [0], ())], "gate/active")
+        self.values["bits"] = Value(active, True)
+
+    def right(self, read: str) -> str:
+        """What C k is compared with (literals, batch), or (literals, 1) where no literal reads inputs."""
+        p, listed = self.program, self.listed
+        count = len(listed.literals)
+        right = self.column("check.thresholds", count)
+        steps = floats_of(self.tensors["check.steps"])
+        if any(steps):
+            matrix = p.doubles("check.steps", steps, (count, self.d))
+            right = p.add("Sub", [right, p.add("MatMul", [matrix, read], "check/moved")], "check/stepped")
+        if listed.moving:  # 0 for the other literals
+            more = count - listed.moving
+            inputs = [*floats_of(self.tensors["check.inputs"]), *([0.0] * (more * self.d))]
+            fractions = [*floats_of(self.tensors["check.fractions"]), *([0.0] * more)]
+            matrix = p.doubles("check.inputs", inputs, (count, self.d))
+            column = p.doubles("check.fractions", fractions, (count, 1))
+            total = p.add("Add", [p.add("MatMul", [matrix, read], "check/real"), column], "check/total")
+            right = p.add("Add", [right, p.add("Floor", [total], "check/floor")], "check/right")
+        return right
+
+    def whole(self, targets: str, name: str) -> str:
+        """Numbers made whole: floor(. + 1/2)."""
+        p = self.program
+        return p.add(
+            "Floor", [p.add("Add", [targets, self.number("constants/half64", 0.5)], f"{name}/shifted")], f"{name}/k"
+        )
+
+    def served(self, k: str, name: str) -> str:
+        """Whole numbers -> float32 numbers, without -0."""
+        p = self.program
+        zero = self.number("constants/zero64", 0.0)
+        clean = p.add("Where", [p.add("Equal", [k, zero], f"{name}/none"), zero, k], f"{name}/clean")
+        scaled = p.add("Mul", [clean, self.column("grid.numerator", self.m)], f"{name}/multiple")
+        divided = p.add("Div", [scaled, self.column("grid.denominator", self.m)], f"{name}/value")
+        return p.add("Cast", [divided], f"{name}/single", to=FLOAT)
+
+    def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
+        """Whole numbers (m, n) -> how many conditions are not met (n,), in float32: 0 where all are."""
+        p, spec, listed = self.program, self.spec, self.listed
+        low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
+        above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
+        inside = p.add("And", [above, p.add("LessOrEqual", [k, high], f"{name}/below")], f"{name}/inside")
+        first = p.integers("constants/first", [0], (1,))
+        outside = p.cast(p.add("Not", [inside], f"{name}/outside"))
+        parts = [p.add("ReduceSum", [outside, first], f"{name}/out", keepdims=0)]
+        if listed.clauses:
+            count = len(listed.literals)
+            p.reserve(2 * count * self.m)
+            matrix = p.doubles("check.outputs", floats_of(self.tensors["check.outputs"]), (count, self.m))
+            held = p.add("LessOrEqual", [p.add("MatMul", [matrix, k], f"{name}/sums"), right], f"{name}/held")
+            bits, width = p.cast(held), count
+            if gated:
+                active = p.cast(self.values["bits"].node) if regions is None else regions
+                bits = p.add("Concat", [bits, active], f"{name}/bits", axis=0)
+                width += len(self.gated)
+            conditions: list[tuple[tuple[int, ...], int | None]] = []
+            for rule, _, own in listed.clauses:
+                for g in spec.rules[rule].regions:
+                    conditions.append((own, count + self.gated.index(g) if gated and spec.regions[g] else None))
+            require(len(conditions) * width <= MOST, "onnx: too many clauses for a graph")
+            p.reserve(len(conditions) * width)
+            entries, needs = [], []
+            for own, region in conditions:
+                row = [0.0] * width
+                for literal in set(own):
+                    row[literal] = -1.0
+                if region is not None:
+                    row[region] = 1.0
+                entries += row
+                needs.append(0.0 if region is not None else 1.0)
+            weights = p.floats("check.weights", entries, (len(conditions), width))
+            needed = p.floats("check.needs", needs, (len(conditions), 1))
+            short = p.add("Relu", [p.add("Gemm", [weights, bits, needed], f"{name}/short")], f"{name}/unmet")
+            parts.append(p.add("ReduceSum", [short, first], f"{name}/missed", keepdims=0))
+        return parts[0] if len(parts) == 1 else p.add("Add", parts, f"{name}/broken")
+
+    # --- rows that fail
+
+    def repaired(self, y: str, broken: str, targets: str, read: str, right: str) -> str:
+        """Return what is served to all rows (batch, m): for those that fail the first proposal that passes, or safe."""
+        p, m, count = self.program, self.m, self.count + 1
+        first = p.integers("constants/first", [0], (1,))
+        failing = p.add("NonZero", [broken], "repair/rows")
+        places = p.add("Transpose", [failing], "repair/places")
+        chosen = p.add("Squeeze", [failing, first], "repair/chosen")
+        p.add("Gather", [targets, chosen], "repair/targets", axis=1)
+        own = p.add("Gather", [read, chosen], "repair/read", axis=1)
+        moving = bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
+        sides = p.add("Gather", [right, chosen], "repair/right", axis=1) if moving else right
+        if not moving:
+            p.add("Identity", [right], "repair/right")
+        gated = "bits" in self.values
+        active = None
+        if gated:
+            active = p.add("Gather", [p.cast(self.values["bits"].node), chosen], "repair/bits", axis=1)
+        safe = self.safe(own, active)
+        number = p.integers("repair.proposals", [self.count], (1,))
+        size = p.add("Mul", [p.add("Shape", [chosen], "repair/count"), number], "repair/number")
+        shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
+        proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
+        candidates = p.add("Concat", [self.whole(proposed, "repair/proposals"), safe], "repair/candidates", axis=1)
+        if moving:
+            sides = p.add("Concat", [sides] * count, "repair/sides", axis=1)
+        tiled = None if active is None else p.add("Concat", [active] * count, "repair/active", axis=1)
+        missed = self.broken(candidates, sides, gated, "repair/check", tiled)
+        table = p.add("Reshape", [missed, p.integers("repair.table", [count, -1], (2,))], "repair/all")
+        good = p.cast(p.add("Equal", [table, p.floats("constants/none", [0], ())], "repair/good"))
+        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
+        last = p.floats("repair.last", [0] * (count - 1) + [0.5], (count, 1))
+        best = p.add("ArgMax", [p.add("Max", [good, last], "repair/score")], "repair/best", axis=0, keepdims=1)
+        index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "repair/index")
+        values = self.served(candidates, "repair/served")
+        split = p.add("Reshape", [values, p.integers("repair.split", [m, count, -1], (3,))], "repair/split")
+        picked = p.add("GatherElements", [split, index], "repair/picked", axis=1)
+        turned = p.add("Transpose", [picked], "repair/turned")
+        found = p.add("Reshape", [turned, p.integers("repair.final", [-1, m], (2,))], "repair/found")
+        kept = p.add("Transpose", [y], "repair/kept")
+        return p.add("ScatterND", [kept, places, found], "repair/y")
+
+    def safe(self, read: str, active: str | None) -> str:
+        """Return the stored safe answers (m, rows) in whole numbers."""
+        p, m = self.program, self.m
+        leaves = self.tensors["safe.offset"].shape[0]
+        p.reserve(2 * leaves * m * self.d)
+        slopes = p.doubles("safe.slope", floats_of(self.tensors["safe.slope"]), (leaves * m, self.d))
+        offsets = p.doubles("safe.offset", floats_of(self.tensors["safe.offset"]), (leaves * m, 1))
+        moved = p.add("MatMul", [slopes, read], "safe/moved")
+        if leaves == 1:
+            return p.add("Add", [moved, offsets], "repair/safe")
+        values = p.add("Add", [moved, offsets], "safe/values")
+        sizes = p.integers("safe.sizes", [m] * leaves, (leaves,))
+        parts = p.several("Split", [values, sizes], [f"safe/leaf/{i}" for i in range(leaves)], axis=0)
+        grown = self.grown(self.tree, read, active, iter(parts))
+        return p.add("Identity", [grown], "repair/safe")
+
+    def grown(self, tree: Any, read: str, active: str | None, leaves: Any) -> str:
+        """Return the value of the leaf that a tree leads to; leaves come in the order in which they are written."""
+        if tree is None:
+            return str(next(leaves))
+        p, question = self.program, tree[0]
+        inside, outside = (self.grown(part, read, active, leaves) for part in tree[1:])
+        name = f"safe/tree/{len(p.nodes)}"
+        if isinstance(question, dict):
+            j = question["input"]
+            place = p.integers(f"safe.input.{j}", [j], (1,))
+            row = p.add("Gather", [read, place], f"{name}/input", axis=0)
+            limit = self.number(f"{name}/at", float(cut_place(self.spec, j, question["at"])))
+            bit = p.add("LessOrEqual", [row, limit], f"{name}/bit")
+        elif active is None or not self.spec.regions[question]:
+            return inside
+        else:
+            place = p.integers(f"safe.region.{question}", [self.gated.index(question)], (1,))
+            row = p.add("Gather", [str(active), place], f"{name}/region", axis=0)
+            bit = p.add("Cast", [row], f"{name}/bit", to=BOOL)
+        return p.add("Where", [bit, inside, outside], name)
+
+    def on_steps(self) -> str | None:
+        """Whether every input with a step is the float32 number of the multiple that it is read as (batch,)."""
+        p = self.program
+        if all(step is None for step in self.spec.input_steps):
+            return None
+        num, den = (self.column(f"grid.input_{name}", self.d) for name in ("numerator", "denominator"))
+        values = p.add("Div", [p.add("Mul", ["read/whole", num], "domain/multiple"), den], "domain/value")
+        equal = p.add("Equal", [p.add("Cast", [values], "domain/single", to=FLOAT), "head/columns"], "domain/near")
+        real = p.put("domain.real", Constant("BOOL", (self.d, 1), bytes(s is None for s in self.spec.input_steps)))
+        fits = p.cast(p.add("Or", [equal, real], "domain/fits"))
+        return p.add("ReduceMin", [fits, p.integers("constants/first", [0], (1,))], "domain/steps", keepdims=0)

@@ -1,0 +1,145 @@
+"""Estimators and corrected models whose outputs come in steps, and add up."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+
+import smle
+from smle.errors import AccuracyWarning, DataError, RuleError
+from smle.rules import Specification
+
+WAREHOUSES = """
+inputs:
+  demand: {range: [0, 220], integer: true}
+  weight: {range: [0, 10], step: 0.1}
+outputs: {north: {integer: true}, south: {integer: true}, total: {integer: true}}
+rules:
+  - {name: caps, then: 0 <= north <= 150 and 0 <= south <= 120}
+  - {name: books, then: total == north + south}
+  - {name: all, then: total == demand}
+"""
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"demand": rng.integers(0, 221, 120), "weight": rng.integers(0, 101, 120) / 10})
+    north = X.demand * 0.6
+    y = pd.DataFrame({"north": north, "south": X.demand - north, "total": X.demand.astype(float)})
+    return X, y + rng.normal(0, 3, y.shape)
+
+
+def books_balance(answers, X):
+    assert (answers[:, 0] + answers[:, 1] == answers[:, 2]).all()
+    assert (answers[:, 2] == X.demand.to_numpy()).all()
+    assert (answers == np.rint(answers)).all()
+
+
+def test_targets_that_do_not_add_up_are_reconciled_first(data):
+    X, y = data
+    model = smle.SafeRegressor(Specification.from_yaml(WAREHOUSES), estimator=LinearRegression())
+    with pytest.warns(AccuracyWarning, match="do not add up as the rules ask"):
+        model.fit(X, y)
+    books_balance(model.predict(X), X)
+    assert model.score(X, y) > 0.95
+
+
+def test_reconciled_targets_add_up_and_move_as_little_as_possible(data):
+    from smle.heads.grid.targets import reconciled
+
+    X, y = data
+    spec = Specification.from_yaml(WAREHOUSES)
+    found, moved, most = reconciled(spec, X.to_numpy(), y.to_numpy())
+    assert np.allclose(found[:, 0] + found[:, 1], found[:, 2])
+    assert np.allclose(found[:, 2], X.demand)
+    assert moved == 120
+    assert most > 1
+    again, moved, _ = reconciled(spec, X.to_numpy(), found)
+    assert moved == 0
+    assert again is found
+    spread = y.to_numpy().std(axis=0)
+    apart = (found - y.to_numpy()) / spread  # the way is along the rows of the equalities
+    assert np.allclose(apart[:, 0] * spread[0] / spread[0] ** 2, apart[:, 1] * spread[1] / spread[1] ** 2)
+
+
+def test_a_model_is_stored_loaded_checked_and_exported(data, tmp_path):
+    X, y = data
+    model = smle.correct(LinearRegression().fit(X, y), Specification.from_yaml(WAREHOUSES), X)
+    answers = model.predict(X)
+    books_balance(answers, X)
+    model.save(tmp_path / "model")
+    loaded = smle.load(tmp_path / "model")
+    assert (loaded.predict(X) == answers).all()
+    assert smle.verify(loaded)
+    changed = json.loads((tmp_path / "model" / "certificate.json").read_text())
+    changed["specification"]["outputs"][0]["step"] = "1/2"
+    (tmp_path / "model" / "certificate.json").write_text(json.dumps(changed))
+    with pytest.raises(smle.errors.CertificateError):
+        smle.load(tmp_path / "model")
+
+
+def test_other_rules_beside_the_certificate_are_refused(data, tmp_path):
+    X, y = data
+    model = smle.correct(LinearRegression().fit(X, y), Specification.from_yaml(WAREHOUSES), X)
+    from smle.certificates.agreement import require_same_rules
+
+    other = Specification.from_yaml(WAREHOUSES.replace("{integer: true}}", "{integer: true, range: [0, 500]}}"))
+    require_same_rules(model.certificate_, Specification.from_yaml(WAREHOUSES))
+    with pytest.raises(smle.errors.CertificateError):
+        require_same_rules(model.certificate_, Specification.from_yaml(WAREHOUSES.replace("150", "140")))
+    assert other.grid is not None
+
+
+def test_whole_numbers_of_steps_are_offered(data):
+    X, y = data
+    text = "inputs: {demand: {range: [0, 220], integer: true}, weight: {range: [0, 10], step: 0.1}}\n"
+    spec = Specification.from_yaml(text + "outputs: {a: {step: 0.01}}\nrules: [{name: r, then: 0 <= a <= 131072}]\n")
+    model = smle.correct(lambda X: np.full(len(X), 41943.17), spec)
+    steps = model.predict(X, as_steps=True)
+    assert steps.dtype == np.int64
+    assert (steps == 4194317).all()  # float32 division misses this one
+    fitted = smle.SafeRegressor(spec, estimator=LinearRegression()).fit(X, y["total"].clip(0).rename("a"))
+    assert (np.abs(fitted.predict(X, as_steps=True) / 100 - fitted.predict(X)) < 1e-3).all()
+    plain = smle.correct(
+        lambda X: np.ones(len(X)), Specification.from_yaml(text + "outputs: [a]\nrules: [{name: r, then: a <= 3}]\n")
+    )
+    with pytest.raises(ValueError, match="as_steps"):
+        plain.predict(X, as_steps=True)
+
+
+def test_tables_between_steps_are_refused_and_computed_multiples_are_read(data):
+    spec = Specification.from_yaml(WAREHOUSES)
+    model = smle.correct(lambda X: np.ones((len(X), 3)), spec)
+    with pytest.raises(DataError, match=r"expected multiples of 0\.1\. Got 0\.15"):
+        model.predict(pd.DataFrame({"demand": [3], "weight": [0.15]}))
+    X = pd.DataFrame({"demand": [3, 3], "weight": [0.1 + 0.2, 0.3]})
+    books_balance(model.predict(X), X)
+    single = pd.DataFrame({"demand": [3], "weight": np.array([0.3], dtype=np.float32)})
+    books_balance(model.predict(single), single)
+
+
+def test_quantiles_in_steps_stay_in_order():
+    rng = np.random.default_rng(0)
+    text = (
+        "inputs: {x: [0, 1]}\noutputs: {sold: {integer: true, range: [0, 100]}}\nrules: [{name: r, then: sold >= 0}]\n"
+    )
+    X = pd.DataFrame({"x": rng.uniform(0, 1, 150)})
+    y = pd.Series(np.rint(X.x * 50 + rng.normal(0, 5, 150)).clip(0), name="sold")
+    network = smle.NetworkRegressor(max_epochs=3)
+    model = smle.SafeQuantileRegressor(Specification.from_yaml(text), network, quantiles=(0.1, 0.5, 0.9))
+    found = model.fit(X, y).predict(X)
+    assert (found == np.rint(found)).all()
+    assert (np.diff(found, axis=1) >= 0).all()
+
+
+def test_doors_that_do_not_know_steps_refuse(data):
+    X, y = data
+    spec = Specification.from_yaml(WAREHOUSES)
+    y = y.assign(total=X.demand, south=X.demand - y["north"])
+    with pytest.raises(RuleError, match="learned box"):
+        smle.SMLERegressor(spec, max_epochs=1).fit(X, y)
+    with pytest.raises(RuleError, match="cannot be attacked yet"):
+        smle.attack(smle.correct(lambda X: np.ones((len(X), 3)), spec))
