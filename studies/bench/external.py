@@ -105,7 +105,7 @@ def _near(
     ways = np.asarray(info["served"])
     at, worst = float(np.mean([r <= _AT for r in ratios])), max(ratios)
     row = (
-        len(ratios), at, worst, float((ways == "safe").mean()), float((ways == "cut").mean()),
+        len(ratios), at, worst, float((ways == "safe").mean()), float((ways == "near").mean()),
         batch, float(np.mean(times)), max(times), f"{same} of {len(times)}",
     )  # fmt: skip
     allowed = _ALLOWED.get(kind, 1.001 if rules.spec.output_kind == "numbers" else _AT)
