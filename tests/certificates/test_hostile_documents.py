@@ -162,7 +162,7 @@ trap("older version", "strict", "version '1' is not supported", put("version", 1
 trap("unknown version", "strict", "version '3' is not supported", put("version", 3))
 trap("a version as text", "strict", "is not supported", put("version", "2"))
 trap("another format", "strict", "not of the format 'smle-certificate'", put("format", "smle-model"))
-trap("an unknown kind of head", "strict", "unknown kind of head 'grid'", put("program/head", "grid"))
+trap("an unknown kind of head", "strict", "unknown kind of head 'lattice'", put("program/head", "lattice"))
 trap("a head whose kind is a list", "strict", "expected a kind of head", put("program/head", ["box"]))
 trap("a program without a head", "strict", "expected a kind of head", gone("program/head"))
 trap("a program that is a name", "strict", "expected a kind of head", put("program", "box"))
