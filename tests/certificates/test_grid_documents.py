@@ -51,6 +51,14 @@ def changed_numbers(tensor):
                 yield tensor._replace(data=struct.pack(f"<{len(numbers)}{code}", *changed))
 
 
+@pytest.mark.parametrize("unit", [0.0, -1.0, 1e-300, 1e300])
+def test_units_that_nobody_can_count_in_are_refused(issued, unit):
+    scale = issued.tensors["check.scale"]
+    changed = scale._replace(data=struct.pack("<d", unit) + scale.data[8:])
+    with pytest.raises(smle_check.Rejected, match="check.scale"):
+        checked(issued, issued.document, {**issued.tensors, "check.scale": changed})
+
+
 def test_every_changed_constant_is_refused(issued):
     """All but the units of distances, which no proof reads, and safe answers that happen to obey as well."""
     spec = Specification.from_yaml(RULES)

@@ -269,6 +269,12 @@ def gated_regions(spec: Specification) -> list[int]:
     return sorted({region for rule in spec.rules for region in rule.regions})
 
 
+def require_units(spec: Specification, tensors: dict[str, Tensor]) -> None:
+    """Require units of distances that proposals can count in; no proof reads them."""
+    units = values(tensors, "check.scale", "F64", (len(spec.outputs),))
+    require(all(1 / WIDE <= unit <= WIDE for unit in units), "check.scale: expected numbers from 2^-100 to 2^100")
+
+
 def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     """Check the head: the clips by pairs; the check of candidates by its numbers; the safe answers leaf by leaf."""
     spec, tensors, gated, *_ = claim
@@ -288,9 +294,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     if checked.is_empty:
         require(leaves == [] and moves == [], "proofs: expected none of safe answers")
         return settled
-    # Distances are counted in these units: proposals read them, no proof does. They only have to be sane.
-    units = values(tensors, "check.scale", "F64", (len(spec.outputs),))
-    require(all(1 / WIDE <= unit <= WIDE for unit in units), "check.scale: expected numbers from 2^-100 to 2^100")
+    require_units(spec, tensors)
     shape = tensors["check.outputs"].shape
     require(shape == (len(checked.literals), len(spec.outputs)), "check.outputs is not what the rules prescribe")
     for name, prescribed in check_tensors(spec, checked).items():

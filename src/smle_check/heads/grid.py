@@ -22,7 +22,15 @@ from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, BINARY64, TINY, coefficient, error64, nearest, threshold_above, threshold_below
 from smle_check.guard import guard_tensors, packed
-from smle_check.heads.candidates import MAX_CHECKED, MAX_DEPTH, MAX_LEAVES, gated_regions, key_of, without_zeros
+from smle_check.heads.candidates import (
+    MAX_CHECKED,
+    MAX_DEPTH,
+    MAX_LEAVES,
+    gated_regions,
+    key_of,
+    require_units,
+    without_zeros,
+)
 from smle_check.heads.clips import read_proofs
 from smle_check.heads.known import ROOT, Form, Leaf
 from smle_check.heads.steps import EXACT, LARGEST_SUM, Cut, Lattice, ReadBoxes, ReadFacts, reading_tensors, whole_form
@@ -302,7 +310,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     require(not odd, f"weights: tensor {odd[:1]} is missing or not part of the stated program")
     for name, tensor in prescribed.items():
         require(tensors[name] == tensor, f"{name} is not what the rules prescribe")
-    values(tensors, "check.scale", "F64", (m,))  # of distances: proposals read it, no proof does
+    require_units(spec, tensors)
     leaves = read_tree(spec, tree, gated, GridLeaf(ROOT, {}))
     work = sum(len(spec.rules[rule].regions) for rule, *_ in listed.clauses) + m
     spec.work.plan(PER_PROOF * work * len(leaves) * (len(spec.rows) + d), "safe answers")
