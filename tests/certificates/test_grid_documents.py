@@ -55,7 +55,7 @@ def changed_numbers(tensor):
 def test_units_that_nobody_can_count_in_are_refused(issued, unit):
     scale = issued.tensors["check.scale"]
     changed = scale._replace(data=struct.pack("<d", unit) + scale.data[8:])
-    with pytest.raises(smle_check.Rejected, match="check.scale"):
+    with pytest.raises(smle_check.Rejected, match=r"check\.scale"):
         checked(issued, issued.document, {**issued.tensors, "check.scale": changed})
 
 
