@@ -38,7 +38,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from smle import SafeClassifier, SafeRegressor, Specification, load
 from smle.attacks.subjects import Table as AttackTable
 from smle.export import load_onnx
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.harness import BenchResult, Table

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.certificates.rules import certify_rules
 from smle.estimators import SafeRegressor
-from smle.guarantees import regions_of
-from smle.programs import program_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
+from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of

@@ -5,8 +5,8 @@ import pytest
 
 from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.estimators import without_rules
-from smle.guarantees.regions.search import find_cells
-from smle.nn.head import gate_program
+from smle.heads.box.network.deployed import gate_program
+from smle.regions.search import find_cells
 from support.sampling import Judge, hard_points
 
 COUNT = 60_000

@@ -309,7 +309,8 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
 
 
 MODULES = [
-    getattr(smle.estimators, name) for name in ["classifier", "learned_box", "networks", "quantiles", "regressor"]
+    learned_box,
+    *(getattr(smle.estimators, name) for name in ["classifier", "networks", "quantiles", "regressor"]),
 ]
 
 

@@ -31,10 +31,10 @@ from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
 from smle.export import check_onnx, write_onnx
+from smle.heads.box.training.enforcement import Enforcement
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
-from smle.training.enforcement import Enforcement
 from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0}

@@ -9,9 +9,10 @@ import pytest
 
 import smle_check
 from smle.certificates.agreement import cells_of
-from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.regions.guard import guard_row, guard_rows
-from smle.programs import Box
+from smle.graphs.backbone import mlp_backbone
+from smle.heads.box.program import Box
+from smle.nearest.onnx.pieces import Backbone
+from smle.regions.guard import guard_row, guard_rows
 from smle.rules import Polytope
 from smle.rules.membership import active
 from smle_check.floats import BINARY32, nearest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.programs import quick_box
-from smle.programs.box import Box
+from smle.heads.box import quick_box
+from smle.heads.box.program import Box
 from smle_check.program import Comparison, Gate, box_of, gated
 
 FORMATS = (np.float32, np.float64)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.certificates.rules import certify_rules
-from smle.guarantees import broken, nearest_outputs
-from smle.programs import Candidates
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification
+from smle.rules.membership import broken
 from support.random_rules import random_rules
 
 

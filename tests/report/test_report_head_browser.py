@@ -9,11 +9,12 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
-from smle.certificates.rules import certify_rules
-from smle.guarantees import broken
-from smle.programs import Candidates, program_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
+from smle.heads.table import program_of
 from smle.report import write_report
 from smle.report.explorer import rules_head
+from smle.rules.membership import broken
 from support.random_rules import random_rules
 from support.rules_cases import LEAVES
 from support.sampling import hard_points

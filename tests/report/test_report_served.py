@@ -9,12 +9,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification
-from smle.corrected import serving
 from smle.errors import AccuracyWarning
-from smle.guarantees import broken
 from smle.monitor import Usage, compare
-from smle.programs import WAYS, Corrections, served_by
+from smle.monitor.corrections import WAYS, Corrections, served_by
 from smle.report import write_report
+from smle.rules.membership import broken
+from smle.serving import served as serving
 from smle.tables import encode_inputs
 
 LOAN = """

@@ -12,7 +12,7 @@ import numpy as np
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
-from smle.guarantees import Cells, regions_of
+from smle.regions.cells import Cells, regions_of
 from smle.rules import Categorical, NumericInput, Specification, date_text
 from smle_check.names import term
 from smle_check.words import assumptions_text

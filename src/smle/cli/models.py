@@ -76,7 +76,7 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
     from smle.certificates.document import how_proved
-    from smle.export.files import read_checked
+    from smle.graphs.certified_files import read_checked
     from smle_check import statement_of
 
     file = read_checked(model)
@@ -177,7 +177,7 @@ def export(
         from smle.errors import ModelFormatError
 
         require_model(model)
-        from smle.export.files import companion
+        from smle.graphs.certified_files import companion
         from smle.storage import require_writable
 
         if output.is_dir():
@@ -209,7 +209,7 @@ def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
     require_table(data)
     from smle.export import load_onnx
     from smle.rules import label_columns
-    from smle.tables.files import read_chunks
+    from smle.tables.table_files import read_chunks
 
     spec, same, rows = model.specification_, 0, 0
     labels = label_columns(spec)

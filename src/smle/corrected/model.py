@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.corrected.answers import PythonModel, decided
-from smle.corrected.serving import ServedModel
 from smle.errors import ConversionError
-from smle.export.files import write_onnx
+from smle.graphs.certified_files import write_onnx
+from smle.serving.answers import PythonModel, decided
+from smle.serving.served import ServedModel
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy
 

@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
-from smle.corrected import Answered, ServedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
-from smle.guarantees import require_units
 from smle.heads.grid.targets import reconciled
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification
+from smle.serving.served import Answered, ServedModel
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.estimators.scores import ScoreTable, balanced
-from smle.guarantees import binding_rules, broken, to_scores
-from smle.programs import Box
+from smle.heads.box.program import Box
+from smle.nearest.oracle import to_scores
+from smle.regions.cells import binding_rules
 from smle.rules import Specification
+from smle.rules.membership import broken
 
 if TYPE_CHECKING:
     from smle.estimators.fitted import FittedModel

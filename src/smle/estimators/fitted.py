@@ -10,11 +10,11 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from smle.certificates.document import Certificate
-from smle.corrected import Answered, ServedModel
 from smle.errors import DataError
 from smle.estimators.inputs import plain_table
 from smle.monitor import Edges, Usage
 from smle.rules import Specification
+from smle.serving.served import Answered, ServedModel
 from smle.storage import ModelRecord, write_record
 from smle.tables import apply_domain_policy, column_names
 
@@ -144,7 +144,7 @@ class FittedModel:
             ModelFormatError: If an estimator is inside.
             MissingDependencyError: If torch is not installed.
         """
-        from smle.assurance import network_of
+        from smle.heads.box.network.assurance import network_of
 
         return network_of(self.record(), self.specification_)
 

@@ -13,18 +13,19 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.metaestimators import available_if
 
+from smle.advice.examine import conflicts_explained
 from smle.certificates.document import Certificate
-from smle.corrected import ServedModel, program_of, stored_form
+from smle.corrected import stored_form
 from smle.errors import ConversionError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.description import short_history
 from smle.estimators.inner import fit_inner, routed_arguments, title_of
 from smle.estimators.networks import Lesson, NetworkEstimator
 from smle.estimators.tasks import Held, TrainingRows
-from smle.guarantees import conflicts_explained
-from smle.heads import certify_head
+from smle.heads.table import certify_head, program_of
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
-from smle.programs import Perceptron
+from smle.serving.perceptron import Perceptron
+from smle.serving.served import ServedModel
 from smle.tables import column_names
 from smle.tables.further import FurtherColumns
 

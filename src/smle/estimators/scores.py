@@ -14,8 +14,9 @@ import numpy.typing as npt
 from smle.baselines import QuickModel
 from smle.estimators.class_tasks import task_of
 from smle.estimators.tasks import Task, TrainingRows
-from smle.guarantees import broken, nearest_outputs, to_scores
+from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import Specification
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 
 if TYPE_CHECKING:

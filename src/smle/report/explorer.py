@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.corrected import ServedModel
-from smle.programs import Box, Perceptron
+from smle.heads.box.program import Box
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
+from smle.serving.perceptron import Perceptron
+from smle.serving.served import ServedModel
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from smle_check.program import Gate, Op, clip_list

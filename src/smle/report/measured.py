@@ -12,10 +12,11 @@ from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.concerns import concern_about
 from smle.estimators.scores import ScoreTable, compare, encode_targets
-from smle.guarantees import active, broken, to_scores
-from smle.programs import Corrections
+from smle.monitor.corrections import Corrections
+from smle.nearest.oracle import to_scores
 from smle.report.recorded import Scores, mapping_of, scores_of
 from smle.rules import Literals, Specification
+from smle.rules.membership import active, broken
 from smle.tables import column_names, encode_inputs, in_domain, table_digest
 
 __all__ = ["Measured", "measure"]
