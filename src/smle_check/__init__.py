@@ -18,8 +18,8 @@ from smle_check.floats import BINARY32, BINARY64
 from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
 from smle_check.reading import Rejected, Tensor, bindings, canonical, read_json, read_weights, sha256, weights_digest
 from smle_check.specification import Specification
-from smle_check.statement import STATEMENT, VERSION, statement_of
-from smle_check.words import Proved
+from smle_check.statement import STATEMENT, VERSION
+from smle_check.words import Proved, statement_of
 
 __all__ = [
     "BINARY32",

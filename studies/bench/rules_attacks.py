@@ -95,7 +95,7 @@ def _answers(model: Any) -> Callable[[FloatArray], Array]:
     def answers(X: FloatArray) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at corners of the domain answers are often moved
-            found: Array = model.answered(X).answers.astype(np.float32)
+            found: Array = model.answer(X, count=False).answers.astype(np.float32)
         return found
 
     return answers

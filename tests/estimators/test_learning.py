@@ -28,6 +28,7 @@ from smle.estimators.calibration import temperature
 from smle.estimators.class_tasks import task_of
 from smle.estimators.quantiles import at_quantile, quantile_rules
 from smle.export import load_onnx
+from smle.heads.box.estimators import learned_box
 
 QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}
 CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"

@@ -86,7 +86,7 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
     running, errors, judge = session(head_graph(exported), threads), rounding(exported), Judge(spec)
     rng, figures = np.random.default_rng(11), {"points": 0, "largest share of the bound": 0.0, "other cells": 0}
     for X in hard_points(spec, np.random.default_rng(1), count, dtype=np.float32):
-        z = embeddings(rng, len(X), errors.shape[0] and head.units)
+        z = embeddings(rng, len(X), errors.shape[0] and head.width)
         expected, cell = head(X, z), head.cell_of(X)
         for batch in batches:
             pieces = []

@@ -62,7 +62,7 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
         require_same_rules(certificate, spec)
     own = backbone_state(record)
     try:
-        if certificate.document["program"]["head"] != "box":
+        if certificate.kind != "box":
             found = SafeNetwork.of(backbone, spec, certificate, embedding=record.description.get("embedding"))
             found.backbone.load_state_dict(own)
             found.is_fresh = False

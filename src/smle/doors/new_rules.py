@@ -10,7 +10,7 @@ from smle.estimators.base import SafeEstimator
 from smle.heads.table import certify_head
 from smle.rules import Choice, Specification
 from smle.serving.perceptron import Perceptron
-from smle.serving.served import ServedModel
+from smle.serving.served import Served
 from smle.tables import encode_inputs, require_in_domain
 
 __all__ = ["project_model"]
@@ -52,7 +52,7 @@ def project_model(
         require_in_domain(spec, encoded, "rows")
     if y is not None:
         targets = task.encode(y)
-    if old.is_box:
+    if not old.reads_answers:
         from smle.heads.box.estimators.box_projection import projected
 
         certificate = projected(old, task, X, encoded, targets, validation_fraction)
@@ -62,10 +62,10 @@ def project_model(
         if targets is not None:
             default, scale = task.default(targets)
         certificate = certify_head(spec, default=default, scale=scale)
-    served = ServedModel(old.front, spec, certificate)
+    served = Served(old.front, spec, certificate)
     description = _description(model)
     if encoded is not None:
-        description["training"] = served.usage(X, encoded).to_json()
+        description["training"] = served.usage(served.reader.opened(X, encoded)).to_json()
     served.describe(description)
     result._deploy(served)
     return result

@@ -21,8 +21,7 @@ from smle.files import replacing
 from smle.graphs.backbone import mlp_backbone, onnx_backbone
 from smle.graphs.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.graphs.wide import WIDE, wide_features
-from smle.heads.grid.onnx import grid_proposals
-from smle.heads.rules.onnx import proposals_of
+from smle.heads.table import head_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.tables.further import FurtherColumns
@@ -182,11 +181,7 @@ def write_certified(
         raise NotCertifiedError(
             "No rule of this model can ever be active, so there is nothing certified to export. See `smle rules`."
         )
-    proposals: list[Backbone] = []
-    count = 1
-    if "check.scale" in tensors:
-        made = grid_proposals if certificate.document["program"]["head"] == "grid" else proposals_of
-        proposals, count = made(certificate)
+    proposals, count = head_of(certificate).nodes(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)

@@ -1,27 +1,41 @@
-"""The table of heads: who certifies rules, and which program a certificate speaks of."""
+"""The table of heads. A new one is a folder here, a file in `smle_check/heads`, and a line in both tables."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.heads.box.program import Box
-from smle.heads.grid.author import certify_grid
-from smle.heads.grid.program import GridProgram
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
-from smle.heads.rules.clip_list import ClipList
+from smle.errors import CertificateError
+from smle.heads.box.head import BOX
+from smle.heads.contract import Head, Program
+from smle.heads.grid.head import GRID
+from smle.heads.rules.head import RULES
 from smle.rules import Specification
 
-__all__ = ["Program", "certify_head", "program_of"]
+__all__ = ["HEADS", "certify_head", "head_for", "head_of", "program_of"]
 
-Array = npt.NDArray[Any]
-Program = ClipList | Candidates | GridProgram | Box
-"""From encoded inputs (n, d), float32 or float64, and a model's answers to what is served, (n, m) in float32.
+HEADS: dict[str, Head] = {"box": BOX, "rules": RULES, "grid": GRID}
 
-Answers are (n, m) in front of a head of rules or a grid, the embedding (n, units) in front of a box."""
+
+def head_for(spec: Specification) -> str:
+    """Return the name of the head that goes behind any model under these rules."""
+    return [name for name, head in HEADS.items() if head.suits(spec)][-1]
+
+
+def head_of(certificate: Certificate) -> Head:
+    """Return the head that a certificate speaks of.
+
+    Raises:
+        CertificateError: If there is none of that kind.
+    """
+    if certificate.kind not in HEADS:
+        raise CertificateError(f"certificate: unknown kind of head '{certificate.kind[:20]}'.")
+    return HEADS[certificate.kind]
+
+
+def program_of(certificate: Certificate) -> Program:
+    """Return the program that a certificate speaks of."""
+    return head_of(certificate).program(certificate)
 
 
 def certify_head(
@@ -35,15 +49,4 @@ def certify_head(
 
     Arguments and errors are those of `certify_rules`.
     """
-    chosen = certify_rules if spec.grid is None else certify_grid
-    return chosen(spec, default=default, scale=scale, files=files)
-
-
-def program_of(certificate: Certificate) -> Program:
-    """Return the program that a certificate speaks of."""
-    head = certificate.document["program"]["head"]
-    if head == "box":
-        return Box.of(certificate)
-    if head == "grid":
-        return GridProgram(certificate)
-    return Candidates(certificate) if "check.scale" in certificate.tensors else ClipList(certificate)
+    return HEADS[head_for(spec)].certify(spec, default=default, scale=scale, files=files)

@@ -9,14 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.heads.grid.program import GridProgram
-from smle.heads.rules.candidates import Candidates
-from smle.heads.table import Program
 from smle.rules import Choice, Clause, Label, Specification
 from smle.rules.membership import active, broken, clause_holds
 from smle_check.heads import sums
 
-__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "served_by", "ways_of"]
+__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "ways_of"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -72,7 +69,7 @@ class Corrections:
 
     @classmethod
     def of(cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array) -> Corrections:
-        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `served_by`."""
+        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `smle.heads.contract.Outcome`."""
         X = _clamped(spec, X)
         usable = _usable(answers)
         ways = np.bincount(ways_of(spec, answers, served, by), minlength=len(WAYS))
@@ -166,13 +163,6 @@ class Corrections:
                 for v in data["parts"]
             ),
         )
-
-
-def served_by(program: Program, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Return what a head serves, (n, m), and by what (n,): see `Candidates.explained`."""
-    if isinstance(program, Candidates | GridProgram):
-        return program.explained(X, answers)
-    return program(X, answers), np.zeros(len(answers), dtype=np.int8)
 
 
 def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> npt.NDArray[np.int8]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate, arrays_of
-from smle.heads.box.program import Box
-from smle.heads.table import Program, program_of
+from smle.heads.contract import AsksOnce
+from smle.heads.table import program_of
 from smle.networks.operator import ServedHead, head_digest, operator, serve
 from smle.tables import WHOLE_FLOAT64
 from smle_check.reading import BACKBONE
@@ -45,14 +45,17 @@ class CertifiedHead(nn.Module):
         program = program_of(self.certificate)
         stated = self.certificate.document["specification"]
         outputs = len(stated["outputs"])
-        self._is_box = isinstance(program, Box)
-        width = program.units if isinstance(program, Box) else outputs
+        if not isinstance(program, AsksOnce):
+            raise TypeError(
+                f"Expected a head that asks the model once per row. Got '{self.certificate.kind}', which asks at other "
+                "inputs, too. Serve it with smle.correct(function, spec)."
+            )
         self.served = ServedHead(
             program,
             head_digest(self.certificate),
-            widths=(len(stated["inputs"]), width, outputs),
+            widths=(len(stated["inputs"]), program.width, outputs),
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
-            counts=None if self._is_box else self.counts,
+            counts=self.counts if program.reads_answers else None,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class CertifiedHead(nn.Module):
         return arrays_of({k: v for k, v in self.certificate.tensors.items() if not k.startswith(BACKBONE)})
 
     @property
-    def program(self) -> Program:
+    def program(self) -> AsksOnce:
         """What runs, in NumPy."""
         return self.served.program
 
@@ -84,7 +87,7 @@ class CertifiedHead(nn.Module):
         if features.requires_grad:
             features = features.detach()
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        if self._is_box:
+        if not self.program.reads_answers:
             outputs: Tensor = operator(features, given.detach(), None, self.served.key)
             return outputs
         return serve(features, given, None, self.served.key)

@@ -23,7 +23,7 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 import smle_check
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError
-from smle.heads.table import Program
+from smle.heads.contract import AsksOnce
 from smle.monitor.corrections import WIDE
 from smle.networks.features import read_features
 from smle_check.reading import BACKBONE
@@ -52,7 +52,7 @@ class ServedHead:
     """
 
     def __init__(
-        self, program: Program, digest: str, *, widths: tuple[int, int, int], is_large: bool, counts: Counts = None
+        self, program: AsksOnce, digest: str, *, widths: tuple[int, int, int], is_large: bool, counts: Counts = None
     ) -> None:
         self.columns, self.width, self.outputs = widths  # of features, answers and what is served
         self.is_large, self.counts = is_large, counts
@@ -61,7 +61,7 @@ class ServedHead:
         self.deploy(program, digest)
         _alive[self._serial] = self
 
-    def deploy(self, program: Program, digest: str) -> None:
+    def deploy(self, program: AsksOnce, digest: str) -> None:
         """Serve another program from now on."""
         self.program, self.digest = program, digest
         self.key = f"{digest}:{self._serial}"  # asks for this program

@@ -18,9 +18,10 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.program import Box
-from smle.heads.table import Program, program_of
+from smle.heads.contract import Program
+from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges
-from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, served_by, ways_of
+from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle.rules.membership import active
@@ -29,14 +30,13 @@ from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
 from smle.serving.stored import StoredModel
 from smle.storage import ModelRecord
-from smle.tables import Reader, apply_domain_policy, in_domain
+from smle.tables import Reader, ReadTable, apply_domain_policy, in_domain
 from smle.tables.frames import frame_of
 from smle.tables.further import FurtherColumns
 
-__all__ = ["Answered", "Front", "ServedModel"]
+__all__ = ["Answered", "Front", "Served"]
 
 Array = npt.NDArray[Any]
-_CHUNK = 1024  # rows per pass through a network and its box, so that embeddings stay in the cache
 
 
 Front = Perceptron | StoredModel | PythonModel
@@ -47,21 +47,35 @@ model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` 
 (a network: beside the inputs of the rules; None: those alone), and `texts`, those that they read as text."""
 
 
-class Answered(NamedTuple):
-    """Rows with what the model answered and what is served. Shapes: encoded (n, d), answers and served (n, m).
+class Inside(NamedTuple):
+    """What happens inside of a box: its program, the inputs (n, d) and the embeddings (n, units)."""
 
-    * `by` (n,): by what a row was served, 0 its answer, clipped maybe, 1 the nearest allowed answer, 2 the stored safe
-      one, 3 an allowed answer of a search that was cut short.
-    * `cell` (n,), `clipped` (n,): of a box, if asked for, which head serves, and the share of units that are clipped.
-      What is in front of a box has no answers of its own: they are what is served.
+    box: Box
+    encoded: Array
+    embedding: Array
+
+    def cell(self) -> Array:
+        """Return which head serves each row (n,)."""
+        return self.box.cell_of(self.encoded)
+
+    def clipped_share(self) -> Array:
+        """Return the share of each row's units that are clipped (n,)."""
+        return self.box.clipped_share(self.encoded, self.embedding)
+
+
+class Answered(NamedTuple):
+    """Rows with what the model answered and what is served. Shapes: encoded (n, d), served (n, m).
+
+    * `answers` (n, m): an embedding is no answer, and in front of a box they are what is served.
+    * `by` (n,): by what a row was served, see `smle.heads.contract.Outcome`.
+    * `inside`: of a box, which head serves each row, and the share of its units that are clipped; else None.
     """
 
     encoded: Array
     answers: Array
     served: Array
     by: Array
-    cell: Array | None = None
-    clipped: Array | None = None
+    inside: Inside | None
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_]:
@@ -81,17 +95,19 @@ class Answered(NamedTuple):
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
             "in_domain": in_domain(spec, self.encoded).all(axis=1),
         }
-        if self.clipped is not None:
-            return {**facts, "clipped_share": self.clipped}
+        if self.inside is not None:
+            return {**facts, "clipped_share": self.inside.clipped_share()}
         ways = ways_of(spec, self.answers, self.served, self.by)
         served = np.asarray(WAYS, dtype=object)[ways]
         return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
 
-    def usage(self, spec: Specification, edges: Edges, *, heads: int, missing: dict[str, int]) -> Usage:
-        """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""
-        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), self.cell, self.clipped)
+    def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
+        """Count which rules are on, what lies outside the domain, and what the head did."""
+        own = self.inside
+        cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
+        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), cell, clipped)
         head = None
-        if spec.rules and not heads:
+        if spec.rules and own is None:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
         return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
 
@@ -103,7 +119,7 @@ def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
     return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
 
 
-class ServedModel:
+class Served:
     """A model in front and the head behind it, as they are stored. Neither can be exchanged.
 
     Attributes:
@@ -128,7 +144,7 @@ class ServedModel:
         self.reader = Reader(spec)
         self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
-            wanted = len(spec.columns), self.head.units if isinstance(self.head, Box) else len(spec.targets)
+            wanted = len(spec.columns), len(spec.targets) if self.head is None else self.head.width
             if wanted != (front.inputs, front.widths[-1]):
                 raise ModelFormatError(
                     f"model.safetensors: expected a network of {wanted[0]} inputs and {wanted[1]} outputs in front of "
@@ -179,14 +195,14 @@ class ServedModel:
         return self._proof if self._verified else None
 
     @property
-    def is_box(self) -> bool:
-        """Whether the head is a box, and not one of rules."""
-        return isinstance(self.head, Box)
+    def reads_answers(self) -> bool:
+        """Whether the model in front answers for itself; False: it makes an embedding for a box."""
+        return self.head is None or self.head.reads_answers
 
     @cached_property
     def cells(self) -> Cells:
         """The regions of the rules and, of a box, its cells."""
-        if self.proof is None or not self.is_box:
+        if self.proof is None or self.reads_answers:
             return regions_of(self.specification_)
         return cells_of(self.proof, self.specification_)
 
@@ -200,57 +216,50 @@ class ServedModel:
         """Return which labels and options the rules settle at encoded inputs; None: there are no rules."""
         return None if self._settled_by is None else self._settled_by(encoded)
 
-    def answered(self, X: Any, out_of_domain: str = "raise", *, taps: bool = False, stacklevel: int = 4) -> Answered:
-        """Return what the model answers to a table, and what is served; answers that are replaced are counted.
+    def answer(self, X: Any, out_of_domain: str = "raise", *, count: bool = True, stacklevel: int = 3) -> Answered:
+        """Return what the model answers to a table, and what is served.
 
         Args:
-            X: The table.
+            X: The table, or rows that were read.
             out_of_domain: `raise`, `warn` or `clip`.
-            taps: Say of a box also which head serves and what is clipped.
+            count: Count the rows in `served_`, and warn where the model's answers or rules call for it.
             stacklevel: Of warnings.
         """
-        rows = self.reader.read(X)
-        apply_domain_policy(self.specification_, rows.encoded, out_of_domain)
-        found = self.explained(rows, rows.encoded, taps=taps)
-        if not self.is_box:
-            self._count(found, stacklevel=stacklevel)
-            replaced = int(found.replaced.sum())
-            if replaced:
-                instead = "they are returned as they are, since there are no rules" if self.head is None else (
-                    "a default answer that obeys the rules replaces them"
-                )  # fmt: skip
-                warnings.warn(
-                    f"{replaced} of {found.answers.size} answers of the model are NaN, infinite or beyond 1e30: "
-                    f"{instead}.",
-                    stacklevel=stacklevel - 1,
-                )
+        rows = X if isinstance(X, ReadTable) else self.reader.read(X)
+        apply_domain_policy(self._spec, rows.encoded, out_of_domain, stacklevel=stacklevel + 1)
+        found = self._served(rows)
+        if count and found.inside is None:
+            self._count(found, stacklevel=stacklevel + 1)
         return found
 
-    def explained(self, X: Any, encoded: Array, *, taps: bool = False) -> Answered:
-        """Return what is answered and served; nothing is counted, and inputs outside the domain are clamped."""
-        rows = self.reader.opened(X)
-        X = rows.table
-        if self.front.columns is not None:
-            X = frame_of(X, self.specification_) if rows.columns is None else rows
-        if isinstance(self.head, Box):
-            assert isinstance(self.front, Perceptron)
-            wide, starts = self.front.features(X, encoded), range(0, max(len(encoded), 1), _CHUNK)
-            pairs = ((encoded[i : i + _CHUNK], self.front(wide[i : i + _CHUNK])) for i in starts)
-            parts = [_boxed(self.head, *pair, taps=taps) for pair in pairs]
-            outputs, *others = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
-            assert outputs is not None
-            return Answered(encoded, outputs, outputs, np.zeros(len(outputs), dtype=np.int8), *others)
-        answers = answers_of(self.specification_, self.front.answers(X, encoded), len(encoded))
-        if self.head is None:
-            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8))
-        return Answered(encoded, answers, *served_by(self.head, encoded, answers))
+    def _served(self, rows: ReadTable) -> Answered:
+        """Ask the model, and serve through the head."""
+        encoded, spec = rows.encoded, self._spec
+
+        def ask(x: Array) -> Array:
+            at = rows if x is encoded else self.reader.moved(rows, x)
+            found = self._front.answers(self._table(at), x)
+            return answers_of(spec, found, len(x)) if self.reads_answers else found
+
+        if self._head is None:
+            answers = ask(encoded)
+            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
+        given, served, by = self._head.serve(encoded, ask)
+        inside = Inside(self._head, encoded, given) if isinstance(self._head, Box) else None
+        return Answered(encoded, given if self.reads_answers else served, served, by, inside)
+
+    def _table(self, rows: ReadTable) -> Any:
+        """Return rows as the model in front reads them."""
+        if self._front.columns is None:
+            return rows.table
+        return frame_of(rows.table, self._spec) if rows.columns is None else rows
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
-        """Add how rows were served to the totals; warn if the stored safe answer serves too many of them."""
+        """Add how rows were served to the totals; warn of answers that were replaced, and of too many safe ones."""
         spec, totals = self.specification_, self.served_
         ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
-        for way, count in zip(WAYS, ways, strict=True):
-            totals[way] += count
+        for way, number in zip(WAYS, ways, strict=True):
+            totals[way] += number
         rows = sum(totals.values())
         if ways[WAYS.index("safe")] and totals["safe"] > MUCH * rows:
             warnings.warn(
@@ -258,16 +267,25 @@ class ServedModel:
                 " It obeys the rules, but says little about the row: see served_ and return_info=True.",
                 stacklevel=stacklevel,
             )
+        replaced = int(found.replaced.sum())
+        if replaced:
+            instead = "they are returned as they are, since there are no rules" if self.head is None else (
+                "a default answer that obeys the rules replaces them"
+            )  # fmt: skip
+            warnings.warn(
+                f"{replaced} of {found.answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
+                stacklevel=stacklevel,
+            )
 
-    def usage(self, X: Any, encoded: Array, edges: Edges | None = None) -> Usage:
+    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
         """Count over the rows of a table which rules are on, what lies outside, and what the head does.
 
         By default in bins of about equal numbers of these rows.
         """
-        edges = column_edges(self.specification_, encoded) if edges is None else edges
-        heads = self.head.heads if isinstance(self.head, Box) else 0
-        missing = self.reader.missing_counts(X)
-        return self.explained(X, encoded, taps=True).usage(self.specification_, edges, heads=heads, missing=missing)
+        rows = X if isinstance(X, ReadTable) else self.reader.read(X)
+        edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
+        found = self.answer(rows, "clip", count=False)
+        return found.usage(self.specification_, edges, missing=self.reader.missing_counts(rows))
 
     # --- storing
 
@@ -290,7 +308,7 @@ class ServedModel:
         return ModelRecord(weights, self.description_, self.specification_.to_yaml(), self.proof, self.front.onnx)
 
     @classmethod
-    def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> ServedModel:
+    def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> Served:
         """Rebuild a model from what is stored; the certificate is checked unless `verify=False` is asked for.
 
         Raises:
@@ -307,9 +325,8 @@ class ServedModel:
             if verify:
                 certificate.check()
                 require_same_rules(certificate, spec)
-            head = certificate.document["program"]["head"]
-            if head == "box" and record.onnx is not None:
-                raise CertificateError(f"Expected the certificate of a head of rules beside model.onnx. Got '{head}'.")
+            if certificate.kind == "box" and record.onnx is not None:
+                raise CertificateError("Expected the certificate of a head of rules beside model.onnx. Got 'box'.")
         return cls(front_of(record), spec, certificate, description=record.description, verified=verify)
 
 
@@ -324,9 +341,3 @@ def front_of(record: ModelRecord) -> Front:
         tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
         None if record.further is None else FurtherColumns.from_json(record.further),
     )
-
-
-def _boxed(head: Box, encoded: Array, embedding: Array, *, taps: bool) -> tuple[Array, Array | None, Array | None]:
-    """Return what a box serves and, if asked for, which head serves, and the share of units that are clipped."""
-    served = head(encoded, embedding)
-    return (served, head.cell_of(encoded), head.clipped_share(encoded, embedding)) if taps else (served, None, None)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.heads.table import Program
+from smle.heads.contract import Program
 from smle.rules import Choice, Clause, Specification, label_columns
 from smle.rules.membership import active, clause_holds
 

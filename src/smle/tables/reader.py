@@ -90,9 +90,25 @@ class Reader:
             for item, place in spec.input_slices
         ]
 
-    def opened(self, table: Any) -> ReadTable:
-        """Return a table of which nothing was read yet, or one that was opened before."""
-        return table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+    def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
+        """Return a table of which nothing was read yet but `encoded` inputs, or one that was opened before."""
+        rows = table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+        if encoded is not None:
+            rows.encoded = encoded
+        return rows
+
+    def moved(self, rows: ReadTable, encoded: FloatArray) -> ReadTable:
+        """Return rows at other inputs (n, d); further columns of the table stay."""
+        import pandas as pd
+
+        columns = {name: rows[name] for name in rows.columns or ()}
+        for item, place in self.spec.input_slices:
+            part = encoded[:, place]
+            if isinstance(item, Categorical):
+                columns[item.name] = np.asarray(item.categories, dtype=object)[part.argmax(axis=1)]
+            else:
+                columns[item.name] = part[:, 0]
+        return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 
     def read(self, table: Any) -> ReadTable:
         """Return the rows of a table.

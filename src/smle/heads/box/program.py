@@ -14,6 +14,7 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.heads.box.quick_box import QuickBox
+from smle.heads.contract import AsksOnce
 from smle.programs.operations import TABLE
 from smle_check.program import Op, Step, box, needed, prepared, run
 
@@ -24,11 +25,13 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _ZERO = np.float32(0)
 
 
-class Box:
+class Box(AsksOnce):
     """(features, embedding) -> outputs, all the values of a program by their names. Rows are rows of matrices.
 
     Sums are NumPy's, so that the last bits of what is computed may differ from those of other engines.
     """
+
+    reads_answers = False
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
         self.ops, self.tensors = ops, MappingProxyType(dict(tensors))
@@ -60,9 +63,9 @@ class Box:
         return len(self.tensors["heads.weight"]) + ("free.weight" in self.tensors)
 
     @property
-    def units(self) -> int:
+    def width(self) -> int:
         """Width of the embedding."""
-        return len(self.tensors["bounds.lower"])
+        return self._widths[1]
 
     def __call__(self, features: Array, embedding: Array) -> Array:
         """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64.

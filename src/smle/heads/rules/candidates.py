@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -25,7 +25,7 @@ from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of
 from smle_check.program import Op, Stage, gate_of, gated
 
-__all__ = ["Candidates", "Served"]
+__all__ = ["Candidates"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -33,29 +33,11 @@ Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # answered one by one
 
 
-@dataclass
-class Served:
-    """How many rows were served by what: the answer itself, a proposal, the stored safe answer.
-
-    `cut`: how many of the proposals come from a search that was cut short, so that there may be nearer ones.
-    """
-
-    kept: int = 0
-    repaired: int = 0
-    safe: int = 0
-    cut: int = 0
-
-
 class Candidates(ClipList):
-    """Serves answers that obey the rules: (inputs, answers) -> answers, in float32.
-
-    Attributes:
-        served: How many rows were served by what since it was made.
-    """
+    """Serves answers that obey the rules: (inputs, answers) -> answers, in float32."""
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
-        self.served = Served()
         document = certificate.document
         self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
@@ -113,11 +95,6 @@ class Candidates(ClipList):
             with self._one_at_a_time, np.errstate(all="ignore"):
                 asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
                 y[rows], by = self._repaired(*asked)
-            safe, cut = (0, 0) if by is None else (int((by == way).sum()) for way in (2, 3))
-            self.served.repaired += len(rows) - safe
-            self.served.safe += safe
-            self.served.cut += cut
-        self.served.kept += len(y) - len(rows)
         return y, rows, 1 if by is None else by
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:

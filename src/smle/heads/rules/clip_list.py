@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
+from smle.heads.contract import AsksOnce
 from smle.heads.rules.many_limits import Pairs
 from smle.programs.operations import TABLE
 from smle.programs.source import Function, columns_function, rows_function
@@ -27,7 +28,7 @@ _SHARE = 0.15  # of the limits, if they are to be looked up
 _MOST_PRINTED = 3000  # limits
 
 
-class ClipList:
+class ClipList(AsksOnce):
     """Moves answers inside the limits that are active at their inputs; leaves them alone where these allow them.
 
     Of a head with checked candidates this is the half in front of the check.
@@ -46,6 +47,11 @@ class ClipList:
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
         self._shape = len(spec.inputs), len(spec.outputs)
+
+    @property
+    def width(self) -> int:
+        """How many answers it reads of a row."""
+        return self._shape[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClipList, (self.certificate,)  # printed functions are made anew

@@ -131,7 +131,7 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
             f"Expected a network with a box, or a fitted model that has one. Got {type(model).__name__}. "
             "smle.attack(model, specification) searches for a violation of any model."
         )
-    if certificate.document["program"]["head"] != "box":
+    if certificate.kind != "box":
         raise TypeError(
             "This model has a head of rules, which checks each answer before it is served: there is no box to search. "
             "smle.attack(model) searches for a violation of what is served."

@@ -27,7 +27,7 @@ from smle.regions.cells import Cells
 from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron
-from smle.serving.served import ServedModel
+from smle.serving.served import Served
 from smle.training.batches import split_rows
 
 __all__ = ["projected"]
@@ -36,7 +36,7 @@ _POINTS = 8192  # random inputs that tell which old head a new cell takes over
 
 
 def projected(
-    old: ServedModel,
+    old: Served,
     task: Task,
     table: Any,
     X: npt.NDArray[Any] | None,
@@ -63,12 +63,12 @@ def projected(
     return certify(safe)
 
 
-def _tensors_of(model: ServedModel) -> Mapping[str, npt.NDArray[Any]]:
+def _tensors_of(model: Served) -> Mapping[str, npt.NDArray[Any]]:
     assert isinstance(model.head, Box)
     return model.head.tensors
 
 
-def _with_rules(model: ServedModel, backbone: nn.Module, spec: Specification) -> BoxNetwork:
+def _with_rules(model: Served, backbone: nn.Module, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds whose cells are those of the new rules."""
     box = model.head
     assert isinstance(box, Box)
@@ -78,7 +78,7 @@ def _with_rules(model: ServedModel, backbone: nn.Module, spec: Specification) ->
     network = BoxNetwork(
         backbone,
         spec,
-        embedding=box.units,
+        embedding=box.width,
         bounds="fixed" if kind == "constant" else kind,
         gate=not single,
         passthrough=True if "heads.passthrough" in box.tensors else None,
@@ -103,7 +103,7 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: ServedModel, network: BoxNetwork) -> list[int]:
+def _sources(model: Served, network: BoxNetwork) -> list[int]:
     """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
     rng, spec = np.random.default_rng(0), network.spec
     lower, upper = spec.ends()

@@ -30,7 +30,7 @@ from smle.parameters import (
 )
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron
-from smle.serving.served import ServedModel
+from smle.serving.served import Served
 from smle.tables.further import FurtherColumns
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
         if front.further is not None:
             architecture["further"] = front.further.to_json()
-        served, task = ServedModel(front, spec, certificate), self._plain_task(spec, y)
+        served, task = Served(front, spec, certificate), self._plain_task(spec, y)
         self._serve(served, rows, task, architecture=architecture, seed=seed, history=short_history(trained.history))
         self._compared(rows, weight, trained.held, seed)
 

@@ -89,7 +89,7 @@ def network_of(record: ModelRecord, spec: Specification) -> SafeNetwork | Certif
     certificate = record.certificate
     if certificate is None:
         return backbone
-    if certificate.document["program"]["head"] == "box":
+    if certificate.kind == "box":
         return CertifiedNetwork(backbone, spec, certificate)
     return SafeNetwork.of(backbone, spec, certificate).eval()
 

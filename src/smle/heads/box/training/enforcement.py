@@ -103,8 +103,9 @@ class PDCG(Enforcement):
         time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how
             long a step takes.
         search: Another way to look for counterexamples (`smle.heads.box.algorithms.Finder`). None: the strongest one.
-        projection: Another way to project over the counterexamples kept (`smle.heads.box.algorithms.Projector`). With `search` it
-            is a grounding of your own: whatever the two agree on is enforced, and the rules are proved all the same.
+        projection: Another way to project over the counterexamples kept (`smle.heads.box.algorithms.Projector`). With
+            `search` it is a grounding of your own: whatever the two agree on is enforced, and the rules are proved all
+            the same.
     """
 
     name = "pdcg"

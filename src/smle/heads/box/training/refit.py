@@ -1,4 +1,4 @@
-"""Refit: with backbone, bounds and gate frozen, the safe heads that fit the data best (`smle.heads.box.algorithms.refit`)."""
+"""Refit: with backbone, bounds and gate frozen, the safe heads that fit the data best (`refit`)."""
 
 from __future__ import annotations
 
