@@ -96,8 +96,9 @@ class FittedModel:
             out_of_domain: `raise`, `warn` or `clip`; None: as the parameter says.
             count: Count the rows in `served_`.
         """
+        X = self._read(X)
         policy = self.out_of_domain if out_of_domain is None else out_of_domain
-        return self.deployed_.answer(self._read(X), policy, count=count, stacklevel=4)
+        return self.deployed_.answer(X, policy, count=count, stacklevel=4)
 
     def own_answers(self, X: Any) -> Array:
         """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
