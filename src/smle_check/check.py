@@ -40,6 +40,23 @@ def check_certificate(
 ) -> list[Proved]:
     """Check a certificate against weights, block (empty: none) and the files it binds; return what is proved.
 
+    Arguments and errors are those of `claimed`.
+    """
+    kind, claim = claimed(certificate, tensors, block, files, exported=exported)
+    try:
+        settled = HEADS[kind].check(claim)
+    except Unproved as failure:
+        raise Rejected(failed_text(claim.spec, failure.obligation, str(failure))) from None
+    return [described(claim.spec, *item, kind) for item in settled]
+
+
+def claimed(
+    certificate: bytes, tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes], *, exported: bool = False
+) -> tuple[str, Claim]:
+    """Check all of a certificate but its proof: that it is whole, states rules and binds these very bytes.
+
+    Returns the kind of head, and what is claimed of it.
+
     Args:
         certificate: The bytes of certificate.json.
         tensors: The weights: of the head, and `backbone.*`.
@@ -73,11 +90,7 @@ def check_certificate(
     if not head.reads_steps:
         require(not spec.is_stepped, "specification: only a grid head has steps")
         check_guard(spec, own, gated)
-    try:
-        settled = head.check(Claim(spec, own, gated, program, document["proof"], block))
-    except Unproved as failure:
-        raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
-    return [described(spec, *item, program["head"]) for item in settled]
+    return program["head"], Claim(spec, own, gated, program, document["proof"], block)
 
 
 def gated_regions(data: object, spec: Specification) -> list[int]:

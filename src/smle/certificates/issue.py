@@ -17,7 +17,7 @@ __all__ = ["compiled", "rebind", "sealed", "stated_terms"]
 def rebind(
     certificate: Certificate, files: dict[str, bytes], *, backbone: dict[str, smle_check.Tensor] | None = None
 ) -> Certificate:
-    """Return the same proof bound to other files (a changed model.json, say), checked again.
+    """Return the same proof, of the same head, bound to other files (a changed model.json, say).
 
     A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
     are given.
@@ -32,7 +32,13 @@ def rebind(
     if backbone is not None:
         head = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
         tensors = {**head, **backbone}
-    return sealed(stated, certificate.block, tensors, {**kept, **files})
+    bound = _document(stated, certificate.block, tensors, {**kept, **files})
+    try:
+        smle_check.claimed(bound.text, bound.tensors, bound.block, bound.files)
+    except smle_check.Rejected as reason:
+        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
+    bound.__dict__["proved"] = certificate.proved  # of the same rules, head and proof: files have no part in it
+    return bound
 
 
 def sealed(
@@ -51,6 +57,18 @@ def sealed(
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
+    certificate = _document(stated, block, tensors, files)
+    try:
+        _ = certificate.proved
+    except CertificateError as reason:
+        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
+    return certificate
+
+
+def _document(
+    stated: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
+) -> Certificate:
+    """Return what is stated with all digests, not checked yet."""
     try:
         binds = smle_check.bindings(tensors, block, files)
     except smle_check.Rejected as reason:
@@ -63,12 +81,7 @@ def sealed(
         **stated,
     }
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
-    certificate = Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
-    try:
-        _ = certificate.proved
-    except CertificateError as reason:
-        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
-    return certificate
+    return Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
 
 
 def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, Any]:

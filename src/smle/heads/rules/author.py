@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
-from smle.certificates.issue import compiled, sealed
+from smle.certificates.drafts import Draft, certified
+from smle.certificates.issue import compiled
 from smle.certificates.multipliers import best_multipliers, largest
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.distances import stated_units
 from smle.heads.rules.safe import NoSafeAnswer, find_safe
 from smle.nearest.oracle import common_units
-from smle.regions.cells import regions_of
+from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import room_at
 from smle.regions.guard import domain_box, guard_rows
 from smle.regions.simplex import ExactOptimal
@@ -48,8 +49,8 @@ def certify_rules(
 
     Args:
         spec: The rules, of any kinds and in any number.
-        default: A typical answer (m,): it takes the place of NaN and infinite answers, before the clips, and safe
-            answers are near it. None: 0, and labels off.
+        default: A typical answer (m,): it takes the place of NaN and infinite answers, before the clips. None: 0, and
+            labels off. Safe answers are found from the rules alone, so that the same rules need one proof.
         scale: The spread of each output (m,), such as the standard deviation of the targets. None: read off the rules.
         files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the head).
 
@@ -58,24 +59,35 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
-    cells = regions_of(spec)
+    cells, block = regions_of(spec), bytearray()
+    document_spec = compiled(spec, cells, block)
+    labels = label_columns(spec)
+    typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
+    own: dict[str, npt.NDArray[Any]] = {"clips.default": typical.astype(np.float32)}
+    if scale is not None:
+        units = np.asarray(scale, dtype=np.float64)
+        own["check.scale"] = common_units(np.where(units > 0, units, 1.0), labels)
+    return certified(
+        document_spec, bytes(block), lambda: _draft(spec, cells, document_spec, bytes(block)), own=own, files=files
+    )
+
+
+def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], block: bytes) -> Draft:
+    """Return what the head of rules states, and its tensors, from the rules alone."""
     for fmt in FORMATS:
         domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
     guard_rows(cells, spec)
-    block = bytearray()
-    document_spec = compiled(spec, cells, block)
-    stated = smle_check.Specification(document_spec, bytes(block))
+    stated = smle_check.Specification(document_spec, block)
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
     limit_proofs = [{"limit": k, "clip": j, "mu": mu} for k, j, mu in _proofs(spec, Pairs(boxes, clips)) if mu]
-    checked, labels = checked_of(stated), label_columns(spec)
-    typical = np.where(labels, -1.0, 0.0) if default is None else np.asarray(default, dtype=np.float64)
-    gated = gated_regions(stated)
+    checked, gated = checked_of(stated), gated_regions(stated)
+    typical = np.where(label_columns(spec), -1.0, 0.0)
     tensors = guard_tensors(stated, gated) | tensors_of(_arrays(clips, len(spec.columns), typical))
     tree, proof = None, {"pairs": limit_proofs, "safe": [], "moved": []}
     if not checked.is_empty:
         try:
-            tree, safe_proofs, more = _checked(spec, boxes, clips, checked, typical, scale)
+            tree, safe_proofs, more = _checked(spec, boxes, clips, checked, typical)
         except OverflowError as error:
             raise RuleError(
                 f"Rules that tie outputs together need numbers beyond float64 ({error}). State outputs and inputs in "
@@ -88,20 +100,15 @@ def certify_rules(
         "gate": {"regions": gated},
         "proof": proof,
     }
-    return sealed(document, bytes(block), tensors, files or {})
+    return Draft(document, block, tensors)
 
 
 def _checked(
-    spec: Specification,
-    boxes: Boxes,
-    clips: list[Clip],
-    checked: Checked,
-    typical: npt.NDArray[np.float64],
-    scale: npt.ArrayLike | None,
+    spec: Specification, boxes: Boxes, clips: list[Clip], checked: Checked, typical: npt.NDArray[np.float64]
 ) -> tuple[Any, dict[str, Any], dict[str, smle_check.Tensor]]:
     """Return the tree, the proofs and the tensors of the check and of the safe answers."""
     stated, labels, limits = boxes.spec, label_columns(spec), [clip.limit for clip in clips]
-    units = np.asarray(scale, dtype=np.float64) if scale is not None else stated_units(stated, limits, checked)
+    units = stated_units(stated, limits, checked)
     units = common_units(np.where(units > 0, units, 1.0), labels)
     try:
         safe = find_safe(boxes, clips, checked, typical=typical, scale=units)
