@@ -103,7 +103,7 @@ def train(
     given = {"estimator": estimator, "seed": seed, "test_share": test_share}
     with reported(as_json, interrupted=lambda: _how_to_continue(checkpoint)):
         settings = TrainSettings.read(config, assigned or (), given)
-        run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
+        run = _TrainingRun(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
         if as_json:
             print_json(run.to_json(output))
@@ -123,7 +123,7 @@ def _how_to_continue(checkpoint: Path | None) -> str:
 
 
 @dataclass
-class _Run:
+class _TrainingRun:
     """One training from the command line, and what it measured."""
 
     settings: TrainSettings

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.polyhedra import TINY, Box, Polyhedron
+from smle.nearest.polyhedra import TINY, Limits, Polyhedron
 
-__all__ = ["AT", "KEPT", "Block", "Found"]
+__all__ = ["AT", "KEPT", "Block", "NearestPoints"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -33,7 +33,7 @@ AT = 2.0**-30  # of the largest output in its unit: numbers that are meant to be
 _FAR = 4096.0  # units; answers farther away ask for no more room
 
 
-class Found:
+class NearestPoints:
     """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
     `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
@@ -118,7 +118,7 @@ class Block:
         scaled = own if self.is_box else own * scale
         norm = np.abs(own).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
         self._rows = (
-            Box(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
+            Limits(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
             if self.is_box
             else Polyhedron(scaled / norm[:, None], scale)
         )
@@ -179,17 +179,17 @@ class Block:
         excess = y[:, self._columns] @ self._over.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
-    def solve(self, active: Mask, X: Array, t: Array) -> Found:
+    def solve(self, active: Mask, X: Array, t: Array) -> NearestPoints:
         """Return allowed points near answers t (n, m), where parts of the rules are active."""
         self._rows.trim()
         p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         imposed = active if self._direct else (active @ self._imposes) > 0
         if self._pieces == 1:
             z, _, state = self._rows.nearest(p, b, imposed, may_be_empty=False)
-            return Found(self, b, active, _Nodes(z, imposed, state))
+            return NearestPoints(self, b, active, _Nodes(z, imposed, state))
         b = np.broadcast_to(b, (len(p), len(self.N)))
         if self.is_box:
-            return Found(self, b, active, *self._parts_of(p, b, active, imposed))
+            return NearestPoints(self, b, active, *self._parts_of(p, b, active, imposed))
         # A little room is asked for at first: literals that contradict each other nearly agree without.
         room = _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
         tight = b - room * self.unpinned
@@ -202,7 +202,7 @@ class Block:
             place[missing] = -1
             place[missing, : found.shape[1]] = np.where(found < 0, -1, found + len(nodes.z))
             nodes = _Nodes(*(np.concatenate(both) for both in zip(nodes, more, strict=True)))
-        return Found(self, b, active, nodes, place, cut)
+        return NearestPoints(self, b, active, nodes, place, cut)
 
     def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask | None]:
         """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks).

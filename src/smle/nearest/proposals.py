@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import KEPT, Block, Found
+from smle.nearest.alternatives import KEPT, Block, NearestPoints
 from smle.nearest.clauses import Clauses, tied_together
-from smle.nearest.labels import Labels, Turned
+from smle.nearest.labels import LabelBlock, Turned
 from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
@@ -59,7 +59,7 @@ class Proposals:
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
-    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
         Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN.
@@ -69,7 +69,7 @@ class Proposals:
         with np.errstate(all="ignore"):
             return self._first(active, X, t)
 
-    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
         flat, p = t.ravel(), t
         if not flat.dot(flat) <= _NEAR:  # no square is larger than their sum
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
@@ -82,7 +82,7 @@ class Proposals:
         return y, found
 
     def further(
-        self, y: Array, solved: list[Found | Turned], safe: Array | Callable[[], Array]
+        self, y: Array, solved: list[NearestPoints | Turned], safe: Array | Callable[[], Array]
     ) -> Generator[Array, Mask | None, None]:
         """Yield first candidates once more, and then others on the way to safe answers (n, m).
 
@@ -117,7 +117,7 @@ def _rounded(y: Array) -> Array:
     return result
 
 
-def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | Labels]:
+def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | LabelBlock]:
     """Return a block for each group of outputs that clauses and exclusions tie together."""
     m, count = len(clauses.labels), len(clauses.rule)
     ends = np.searchsorted(clauses.clause, np.arange(count + 1))
@@ -130,7 +130,7 @@ def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | La
     for c, tie in enumerate(ties):
         if tie:
             own[group[next(iter(tie))]].append(c)
-    made: list[Block | Labels] = []
+    made: list[Block | LabelBlock] = []
     for number, columns in enumerate(groups):
         lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
         stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
@@ -154,7 +154,7 @@ def _labels(
     signs: Mapping[int, tuple[int, bool] | None],
     lists: Listed,
     h_checked: Array,
-) -> Labels:
+) -> LabelBlock:
     position = {int(column): i for i, column in enumerate(columns)}
     least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
     words = []
@@ -173,7 +173,7 @@ def _labels(
     parts = np.array([*(c for c, _ in stated), *(part for part, _ in lists)], dtype=np.intp)
     rules = clauses.parts[parts]
     gates = np.where(clauses.always[rules], -1, rules)
-    return Labels(columns, words, pairs, parts, gates, upward(least), -upward(-most))
+    return LabelBlock(columns, words, pairs, parts, gates, upward(least), -upward(-most))
 
 
 def _numbers(

@@ -18,7 +18,7 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.program import Box
-from smle.heads.contract import Program
+from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges
 from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
@@ -175,7 +175,7 @@ class Served:
         return self._front
 
     @property
-    def head(self) -> Program | None:
+    def head(self) -> HeadProgram | None:
         """The program of the certified head; None: there are no rules."""
         return self._head
 

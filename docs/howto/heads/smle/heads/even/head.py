@@ -6,7 +6,7 @@ import numpy as np
 
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import compiled, sealed
-from smle.heads.contract import AsksOnce, Head
+from smle.heads.contract import AsksOnce, HeadKind
 from smle.regions.cells import regions_of
 from smle.rules import Specification
 
@@ -74,4 +74,4 @@ def suits(spec: Specification) -> bool:
     return plain and everywhere and not any(len(rule.requirement.exclusions) for rule in spec.rules)
 
 
-EVEN = Head(certify, Even, lambda certificate: ([], 1), lambda program: "even whole numbers, behind the model", suits)
+EVEN = HeadKind(certify, Even, lambda certificate: ([], 1), lambda program: "even whole numbers, behind the model", suits)

@@ -8,7 +8,7 @@ import numpy as np
 
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import compiled, sealed
-from smle.heads.contract import Head, Outcome
+from smle.heads.contract import HeadKind, Outcome
 from smle.regions.cells import regions_of
 from smle.rules import Specification
 
@@ -76,6 +76,6 @@ class Largest:
         return np.zeros((len(X), 0), dtype=bool)
 
 
-LARGEST = Head(
+LARGEST = HeadKind(
     certify, Largest, lambda certificate: ([], 1), lambda program: "the largest of three answers", lambda spec: False
 )
