@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from smle.nearest.float_steps import on_float_steps
 from smle.nearest.polyhedra import TINY, Limits, Polyhedron
 
 __all__ = ["AT", "KEPT", "Block", "NearestPoints"]
@@ -61,14 +62,25 @@ class NearestPoints:
 
     def points(self, rank: int, rows: Numbers) -> Array:
         """Return points of a rank (the best, where there are fewer) on which every literal has room for a cast."""
+        place, b = self._places(rank, rows)
+        y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
+        y[place < 0] = np.nan
+        return y
+
+    def on_float_steps(self, rank: int, rows: Numbers) -> Array:
+        """Return points of a rank that are float32 numbers, for rules that leave less room than a cast needs."""
+        place, b = self._places(rank, rows)
+        y = self._block.on_float_steps(self._nodes.take(place), b)
+        y[place < 0] = np.nan
+        return y
+
+    def _places(self, rank: int, rows: Numbers) -> tuple[Numbers, Array]:
         place, b = rows, self._b if self._b.ndim == 1 else self._b[rows]
         if self._place is not None:
             ranks = self._place[rows]
             place = ranks[:, min(rank, ranks.shape[1] - 1)]
             place = np.where(place < 0, ranks[:, 0], place)
-        y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
-        y[place < 0] = np.nan
-        return y
+        return place, b
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey, in float64."""
@@ -237,6 +249,10 @@ class Block:
             noise = AT * (self.unit[column] * np.abs(y / self.unit).max(axis=1) + abs(value))
             y[np.abs(y[:, column] - value) <= noise, column] = value
         return y
+
+    def on_float_steps(self, nodes: _Nodes, b: Array) -> Array:
+        """Return points as float32 numbers that obey the rows imposed on them, where such are found."""
+        return on_float_steps(nodes.z, self._over, b, nodes.imposed)
 
     def _least(self, excess: Array) -> Array:
         """Return the excess of each clause's best literal. Shapes: (n, J) -> (n, C)."""

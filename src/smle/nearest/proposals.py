@@ -30,6 +30,7 @@ Pairs = npt.NDArray[np.int32]
 
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
+_ON_STEPS = -1.0  # in place of a move: the point itself, on float32 numbers that obey
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
@@ -94,7 +95,7 @@ class Proposals:
         """
         open_ = yield y
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
-        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]
+        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, _ON_STEPS, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
@@ -105,8 +106,12 @@ class Proposals:
                 held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
                 for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
-                    goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
-                    y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
+                    goal = goals[np.ix_(rows[left], part.outputs)]
+                    if move == _ON_STEPS and isinstance(own, NearestPoints):
+                        y[np.ix_(left, part.outputs)] = own.on_float_steps(rank, rows[left])
+                        continue
+                    point, share = own.points(rank, rows[left]), max(move, 0.0)
+                    y[np.ix_(left, part.outputs)] = point + share * (goal - point) if share < 1 else goal
             open_ = yield y
 
 
