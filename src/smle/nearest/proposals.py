@@ -31,6 +31,7 @@ Pairs = npt.NDArray[np.int32]
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
 _ON_STEPS = -1.0  # in place of a move: the point itself, on float32 numbers that obey
+_FAR_MOVE = 2.0**-7  # from here on an answer is not the nearest any more
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
@@ -84,16 +85,17 @@ class Proposals:
 
     def further(
         self, y: Array, solved: list[NearestPoints | Turned], safe: Array | Callable[[], Array]
-    ) -> Generator[Array, Mask | None, None]:
+    ) -> Generator[tuple[Array, int], Mask | None, None]:
         """Yield first candidates once more, and then others on the way to safe answers (n, m).
 
-        Safe answers are rarely needed, so that a function may stand for them.
+        Safe answers are rarely needed, so that a function may stand for them. Blocks that obey stay as they are.
 
-        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
-        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
-        left to propose.
+        Beside each array stands what it is: 1 nearest answers, 3 answers that are only near, 2 the safe answers of the
+        blocks that do not obey. An array has one candidate per row, to be cast to float32. `send(open)` says which rows
+        of the last array are still open, and the next array has these rows alone; after `next` all stay open. It ends
+        when there is nothing left to propose.
         """
-        open_ = yield y
+        open_ = yield y, 1
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, _ON_STEPS, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
@@ -112,7 +114,7 @@ class Proposals:
                         continue
                     point, share = own.points(rank, rows[left]), max(move, 0.0)
                     y[np.ix_(left, part.outputs)] = point + share * (goal - point) if share < 1 else goal
-            open_ = yield y
+            open_ = yield y, 2 if move >= 1 else 3 if move >= _FAR_MOVE else 1
 
 
 def _rounded(y: Array) -> Array:
