@@ -77,7 +77,11 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
-    except (ValueError, OverflowError) as error:
+    except OverflowError:  # by some versions of pandas; others leave it to those who read the numbers
+        raise DataError(
+            "Expected numbers that floats hold. Got a whole number that is too large for a float."
+        ) from None
+    except ValueError as error:
         raise DataError(
             "Expected a dict of columns that are equally long, or a list with a dict for each row. Got a dict that is "
             f"no table ({error})."
