@@ -68,6 +68,12 @@ def _home(rows: Any) -> str:
 def _frame(columns: Mapping[Any, Any]) -> Any:
     import pandas as pd
 
+    labels = [values.index for values in columns.values() if isinstance(values, pd.Series)]
+    if not all(own.equals(labels[0]) for own in labels):
+        raise DataError(
+            "Expected a dict of columns whose rows are in one order. Got pandas columns with different indexes, by "
+            "which pandas would sort and fill rows. Pass their values (column.to_numpy()), or a DataFrame."
+        )
     made = {}
     for name, values in columns.items():
         listed = isinstance(values, list | tuple)
