@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads import certify_head
+from smle.heads.box.program import Box
+from smle.heads.table import certify_head
 from smle.nn import SafeNetwork
-from smle.programs import Box
 from smle.rules import Specification
 from studies.bench.box_attacks import Opponent
 from studies.bench.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs

@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from smle import Specification
-from smle.export.graph import certified_program, interface_of
-from smle.export.grid import grid_proposals
-from smle.export.proposals import proposals_of
-from smle.heads import certify_head
+from smle.graphs.graph import certified_program, interface_of
+from smle.heads.grid.onnx import grid_proposals
+from smle.heads.rules.onnx import proposals_of
+from smle.heads.table import certify_head
 from smle_check.onnx.graph import Node
 from smle_check.onnx.program import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
 from studies.bench.runtimes import Case, Runtime, installed_runtime, prepare
