@@ -102,7 +102,7 @@ def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
 def column_names(table: Any) -> list[str] | None:
     """Return the column names of a table of `as_table`, or None for plain arrays."""
     columns = None if type(table).__name__ == "LazyFrame" else getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
+    return None if columns is None else list(map(str, columns))
 
 
 def column_of(table: Any, name: str) -> Any:
@@ -140,6 +140,8 @@ def require_columns(table: Any, wanted: list[str], what: str = "the inputs and o
 
 def require_names(names: list[str], wanted: list[str], what: str) -> None:
     """Raise DataError if columns are not among names, or several times; `what` says whose columns they are."""
+    if len(set(names)) == len(names) and set(names).issuperset(wanted):
+        return
     require_distinct([name for name in names if name in wanted])
     missing = [name for name in wanted if name not in names]
     if not missing:
