@@ -68,6 +68,12 @@ def _home(rows: Any) -> str:
 def _frame(columns: Mapping[Any, Any]) -> Any:
     import pandas as pd
 
+    labels = [values.index for values in columns.values() if isinstance(values, pd.Series)]
+    if not all(own.equals(labels[0]) for own in labels):
+        raise DataError(
+            "Expected a dict of columns whose rows are in one order. Got pandas columns with different indexes, by "
+            "which pandas would sort and fill rows. Pass their values (column.to_numpy()), or a DataFrame."
+        )
     made = {}
     for name, values in columns.items():
         listed = isinstance(values, list | tuple)
@@ -77,7 +83,11 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
-    except (ValueError, OverflowError) as error:
+    except OverflowError:  # by some versions of pandas; others leave it to those who read the numbers
+        raise DataError(
+            "Expected numbers that floats hold. Got a whole number that is too large for a float."
+        ) from None
+    except ValueError as error:
         raise DataError(
             "Expected a dict of columns that are equally long, or a list with a dict for each row. Got a dict that is "
             f"no table ({error})."
