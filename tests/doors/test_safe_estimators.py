@@ -180,7 +180,7 @@ def test_a_model_that_answers_nan_is_replaced_counted_and_warned_of(doses, monke
     with pytest.warns(UserWarning, match="2 of 3 answers of the model are NaN"):
         answers = model.predict(late)
     assert ((answers >= 0) & (answers <= 2)).all()
-    assert model.served_ == {"kept": 1, "moved": 0, "near": 0, "replaced": 2, "safe": 0}
+    assert model.served_ == {"kept": 1, "moved": 0, "near": 0, "replaced": 2, "safe": 0, "set aside": 0}
 
 
 class _Unable(Ridge):

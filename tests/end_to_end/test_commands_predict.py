@@ -374,3 +374,106 @@ def test_commands_that_promise_a_check_want_a_certificate(plain_folder, tmp_path
         assert "nothing is proved" in done.stderr.lower()
         assert run(command, plain_folder, "-o", place, "--no-require-certificate").exit_code == 0
     assert not (tmp_path / "m.onnx.certificate.json").exists()
+
+
+@pytest.fixture
+def spoiled(braking_table, tmp_path):
+    """A table in which rows 2, 403 and the last chunk cannot be read, and row 7 is outside."""
+    table = braking_table[COLUMNS].head(1000).assign(id=[f"{i:04}" for i in range(1000)])
+    table[COLUMNS] = table[COLUMNS].astype(object)
+    table.loc[1, "speed"] = None
+    table.loc[402, "friction"] = "icy, wet"
+    table.loc[800:, "distance"] = "far"
+    table.loc[6, "distance"] = 5000.0
+    table.to_csv(tmp_path / "spoiled.csv", index=False)
+    table.astype(dict.fromkeys(COLUMNS, "string")).to_parquet(tmp_path / "spoiled.parquet")
+    return table
+
+
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+@pytest.mark.parametrize("target", ["csv", "parquet"])
+@pytest.mark.parametrize("size", [400, 65536])
+def test_bad_rows_are_listed_and_the_others_predicted(
+    braking_folder, braking_table, spoiled, tmp_path, monkeypatch, source, target, size
+):
+    chunks_of(size, monkeypatch)
+    place, output = tmp_path / f"spoiled.{source}", tmp_path / f"p.{target}"
+    call = ("predict", braking_folder, place, "-o", output, "--out-of-domain", "warn", "--keep", "id")
+    refused = run(*call)
+    assert refused.exit_code == 2
+    assert not output.exists()
+    result = run(*call, "--bad-rows", "set-aside", "--info")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stderr.split())
+    assert "202 of 1000 rows cannot be read and were set aside (rows 2, 403, 801, 802, 803, ...)" in said
+    assert "1 of 798 rows lie outside the domain of the rules (rows 7)" in said
+    assert "(798 rows)" in result.stdout
+    bad = pd.read_csv(tmp_path / f"p.{target}.bad.csv")
+    assert bad["row"].tolist() == [2, 403, *range(801, 1001)]
+    assert bad["reason"].tolist()[:2] == ["'speed' is missing", "'friction': expected a number, got 'icy, wet'"]
+    written = pd.read_parquet(output) if target == "parquet" else pd.read_csv(output, dtype={"id": str})
+    kept = [row for row in range(800) if row not in (1, 402)]
+    assert written["row"].tolist() == [row + 1 for row in kept]
+    assert written["id"].tolist() == [f"{row:04}" for row in kept]
+    good = braking_table[COLUMNS].iloc[kept].copy()
+    good.loc[6, "distance"] = 5000.0
+    expected = load(braking_folder).predict(good, out_of_domain="clip")
+    assert np.allclose(written["brake"], expected, rtol=1e-6)  # sums of chunks have other last bits
+    assert written["in_domain"].tolist() == [row != 6 for row in kept]
+
+
+def test_bad_rows_of_exported_files_in_json(braking_folder, spoiled, tmp_path):
+    load(braking_folder).to_onnx(tmp_path / "model.onnx")
+    call = ("predict", tmp_path / "model.onnx", tmp_path / "spoiled.csv", "-o", tmp_path / "p.csv")
+    result = run(*call, "--out-of-domain", "clip", "--bad-rows", "set-aside", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["rows"], found["rows_set_aside"], found["bad_rows"]) == (798, 202, str(tmp_path / "p.csv.bad.csv"))
+    assert len(read_table(tmp_path / "p.csv")) == 798
+
+
+def test_rows_outside_are_named_by_their_number_beside_bad_ones(braking_folder, spoiled, tmp_path):
+    call = ("predict", braking_folder, tmp_path / "spoiled.csv", "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
+    result = run(*call)
+    assert result.exit_code == 2
+    assert "(first 5000 in row 7)" in " ".join(result.stderr.split())
+    assert not list(tmp_path.glob("p.csv*"))
+
+
+def test_bad_rows_that_leave_none(braking_folder, spoiled, tmp_path):
+    spoiled.tail(200).to_csv(tmp_path / "bad.csv", index=False)
+    for kind in ("csv", "parquet"):
+        output = tmp_path / f"p.{kind}"
+        result = run("predict", braking_folder, tmp_path / "bad.csv", "-o", output, "--bad-rows", "set-aside")
+        assert result.exit_code == 0, result.output
+        written = pd.read_parquet(output) if kind == "parquet" else pd.read_csv(output)
+        assert (list(written.columns), len(written)) == (["row", "brake"], 0)
+        assert len(pd.read_csv(tmp_path / f"p.{kind}.bad.csv")) == 200
+    result = run("monitor", braking_folder, tmp_path / "bad.csv", "--bad-rows", "set-aside")
+    assert result.exit_code == 2
+    assert "expected rows that can be read" in " ".join(result.stderr.split())
+
+
+def test_bad_rows_need_a_file_and_a_known_word(braking_folder, data, tmp_path):
+    assert "--bad-rows set-aside needs --output FILE" in " ".join(
+        run("predict", braking_folder, data, "--bad-rows", "set-aside").stderr.split()
+    )
+    for command in ("predict", "monitor"):
+        result = run(command, braking_folder, data, "--bad-rows", "drop")
+        assert "Expected --bad-rows to be raise or set-aside. Got 'drop'." in " ".join(result.stderr.split())
+    place = tmp_path / "p.csv.bad.csv"
+    data.rename(place)
+    result = run("predict", braking_folder, place, "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
+    assert "is the table itself" in " ".join(result.stderr.split())
+    assert len(read_table(place)) == 1500
+
+
+def test_the_monitor_counts_bad_rows(braking_folder, spoiled, tmp_path):
+    call = ("monitor", braking_folder, tmp_path / "spoiled.csv")
+    assert run(*call).exit_code == 2
+    result = run(*call, "--bad-rows", "set-aside", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["now"]["rows"], found["now"]["set_aside"]) == (798, 202)
+    assert next(change for change in found["changes"] if change["kind"] == "aside")["verdict"] == "changed"
+    assert "202 of 1,000 rows cannot be read" in run(*call, "--bad-rows", "set-aside").output

@@ -131,4 +131,4 @@ def test_scores_that_moved_were_not_kept() -> None:
     model = correct(lambda X: np.stack([np.asarray(X)[:, 0], np.full(len(X), 1.25)], axis=1), spec)
     _, info = model.predict(np.array([[0.0], [0.5]]), return_info=True)
     assert info["served"].tolist() == ["kept", "moved"]  # b wins in both, and in the second by more than before
-    assert model.served_ == {"kept": 1, "moved": 1, "near": 0, "replaced": 0, "safe": 0}
+    assert model.served_ == {"kept": 1, "moved": 1, "near": 0, "replaced": 0, "safe": 0, "set aside": 0}

@@ -11,6 +11,7 @@ import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
 from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
+from smle.errors import DataError
 from smle_check.names import visible
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["monitor"]
 
 _TITLES = {
+    "aside": "{}",
     "domain": "{}",
     "clip": "{}",
     "served": "{}",
@@ -46,6 +48,9 @@ def monitor(
     false_alarms: Annotated[
         float, typer.Option(help="How often something may be called changed although nothing is.")
     ] = 0.01,
+    bad_rows: Annotated[
+        str, typer.Option(help="Rows that cannot be read: raise, or set-aside, which counts them.")
+    ] = "raise",
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +75,8 @@ def monitor(
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
         if not 0 < false_alarms < 1:
             raise ValueError(f"Expected --false-alarms to be a number between 0 and 1. Got {false_alarms}.")
+        if bad_rows not in ("raise", "set-aside"):
+            raise ValueError(f"Expected --bad-rows to be raise or set-aside. Got '{bad_rows}'.")
         loaded = load_model(model, require_certificate=require_certificate)
         stored = loaded.description_.get("training")
         training = None if stored is None else Usage.from_json(stored)
@@ -78,10 +85,12 @@ def monitor(
             for chunk in read_chunks(data, text=texts_of(loaded)):
                 first = int(chunk.index[0]) + 1
                 with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
-                    part = loaded.usage(chunk)
+                    part = loaded.usage(chunk, bad_rows=bad_rows.replace("-", " "))
                 now = part if now is None else now + part
                 progress(now.rows)
         assert now is not None
+        if not now.rows:
+            raise DataError(f"{data}: expected rows that can be read. Got none: `smle predict` lists what is wrong.")
         spec = loaded.specification_
         if training is None:
             print_json(_as_json(None, now, None)) if as_json else _show_alone(now)
@@ -175,7 +184,7 @@ def _show_binding(found: Comparison, spec: Specification) -> None:
     if rows:
         heads = ("rule", "on: training", "now", "model alone breaks it: training", "now", "")
         print_rows("How often rules bind", heads, rows)
-    served = [c for c in found.changes if c.kind in ("served", "domain", "missing", "clip")]
+    served = [c for c in found.changes if c.kind in ("served", "aside", "domain", "missing", "clip")]
     if served:
         lines = [
             (_title(c.kind, c.name), f"{c.training:.2%}", f"{c.now:.2%}", "changed" if c.verdict == "changed" else "")
@@ -185,6 +194,8 @@ def _show_binding(found: Comparison, spec: Specification) -> None:
 
 
 def _warn(now: Usage) -> None:
+    if now.set_aside:
+        warn(f"{now.set_aside:,} of {now.rows + now.set_aside:,} rows cannot be read and were set aside.")
     for name, count in now.missing.items():
         if count == now.rows:
             warn(f"'{name}' is missing in every row; its stand-in was used.")

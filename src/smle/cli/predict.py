@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from smle.estimators import SafeEstimator
     from smle.export import OnnxModel
+    from smle.tables import SetAside
 
 __all__ = ["predict"]
 
@@ -46,6 +47,9 @@ def predict(
     ] = None,
     out_of_domain: Annotated[
         str, typer.Option(help="Rows outside the domain: raise, warn or clip. The last two clamp them to it.")
+    ] = "raise",
+    bad_rows: Annotated[
+        str, typer.Option(help="Rows that cannot be read: raise, or set-aside, which lists them in OUTPUT.bad.csv.")
     ] = "raise",
     info: Annotated[
         bool,
@@ -79,6 +83,8 @@ def predict(
     Example: smle predict model.onnx new.csv -o predictions.csv
 
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
+
+    Example: smle predict model/ new.csv -o predictions.csv --bad-rows set-aside
     """
     with reported(as_json):
         from smle.tables.table_files import TableWriter, read_chunks
@@ -87,11 +93,18 @@ def predict(
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
         require_model(model, table=data, usage="smle predict {model} {table}", onnx=True)
         require_table(data)
-        if output is not None and output.exists():
-            if data.exists() and output.samefile(data):
-                raise ValueError(f"'{output}' is the table itself. Name another file for the predictions.")
-            if any(output.samefile(file) for file in _files(model)):
-                raise ValueError(f"'{output}' is a file of the model. Name another file for the predictions.")
+        if bad_rows not in ("raise", "set-aside"):
+            raise ValueError(f"Expected --bad-rows to be raise or set-aside. Got '{bad_rows}'.")
+        if bad_rows == "set-aside" and output is None:
+            raise ValueError("--bad-rows set-aside needs --output FILE: the bad rows are listed in FILE.bad.csv.")
+        aside = _Aside(output) if bad_rows == "set-aside" and output is not None else None
+        for place in (output, None if aside is None else aside.place):
+            if place is None or not place.exists():
+                continue
+            if data.exists() and place.samefile(data):
+                raise ValueError(f"'{place}' is the table itself. Name another file for the predictions.")
+            if any(place.samefile(file) for file in _files(model)):
+                raise ValueError(f"'{place}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
         loaded = _load(model, require_certificate)
@@ -102,27 +115,48 @@ def predict(
         unread = [name for name in not_read(loaded, first.columns) if not keep_all and name not in (keep or ())]
         kept = _kept(data, keep or (), keep_all) if keep or keep_all else None
         rows = 0
-        with TableWriter(output) as writer, counted("predicting", unit="rows") as progress:
-            for answers in _answers(loaded, chunks, data, out_of_domain, info, outside):
-                writer.write(answers if kept is None else _beside(next(kept), answers))
-                rows += len(answers)
+        written = 0
+        with (
+            TableWriter(None if aside is None else aside.place) as listed,
+            TableWriter(output) as writer,
+            counted("predicting", unit="rows") as progress,
+        ):
+            for chunk in chunks:
+                good = chunk
+                if aside is not None:
+                    with data_named(_named(data, chunk)):
+                        good, bad = loaded.without_bad_rows(chunk)
+                    listed.write(aside.noted(bad, rows))
+                answers = _answers(loaded, good, _named(data, chunk), out_of_domain, info, outside)
+                if kept is not None:
+                    answers = _beside(next(kept).iloc[good.index - rows], answers)
+                if aside is not None:
+                    answers = _beside(_numbers(good), answers)
+                rows, written = rows + len(chunk), written + len(answers)
+                if len(answers):  # what has no rows has no types, either
+                    writer.write(answers)
                 progress(rows)
+            if not written:
+                writer.write(answers)
         if out_of_domain == "warn" and outside.count:
-            note(f"warning: {outside.text(rows)}")
+            note(f"warning: {outside.text(written)}")
+        if aside is not None and aside.count:
+            note(f"warning: {aside.text(rows)}")
         if unread and not as_json:
             note(f"note: {not_read_text(unread)}")
         if as_json:
             print_json(
                 {
                     "columns_not_read": unread,
-                    "rows": rows,
+                    "rows": written,
                     "output": str(output),
                     "rows_outside_the_domain": outside.count,
+                    **({} if aside is None else {"rows_set_aside": aside.count, "bad_rows": str(aside.place)}),
                     "certified": bool(loaded.specification_.rules),
                 }
             )
         elif output is not None:
-            done = "1 row" if rows == 1 else f"{rows} rows"
+            done = "1 row" if written == 1 else f"{written} rows"
             say(f"Predictions: {output} ({done})")
 
 
@@ -190,15 +224,45 @@ class _Outside:
         )
 
 
+class _Aside:
+    """Counts rows that were set aside, and says why."""
+
+    def __init__(self, output: Path) -> None:
+        self.place = output.with_name(f"{output.name}.bad.csv")
+        self.count = 0
+        self.first: list[int] = []
+
+    def noted(self, found: SetAside, start: int) -> pd.DataFrame:
+        """Return a table of the rows that a chunk set aside: their numbers in the file, from 1 on, and reasons."""
+        import pandas as pd
+
+        numbers = [start + row + 1 for row in found.reasons]
+        self.count += len(numbers)
+        self.first += numbers[: _LISTED - len(self.first)]
+        return pd.DataFrame({"row": numbers, "reason": list(found.reasons.values())})
+
+    def text(self, rows: int) -> str:
+        listed = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        return f"{self.count} of {rows} rows cannot be read and were set aside (rows {listed}). Why: {self.place}"
+
+
+def _numbers(chunk: pd.DataFrame) -> pd.DataFrame:
+    """Return a column with the numbers of rows in their file, from 1 on: some are left out."""
+    import pandas as pd
+
+    return pd.DataFrame({"row": chunk.index + 1})
+
+
+def _named(data: Path, chunk: pd.DataFrame) -> str:
+    """Return what a chunk is called in messages."""
+    first = int(chunk.index[0]) + 1 if len(chunk) else 1
+    return f"{data}, rows {first} to {first + len(chunk) - 1}"
+
+
 def _answers(
-    model: SafeEstimator | OnnxModel,
-    chunks: Iterator[pd.DataFrame],
-    data: Path,
-    policy: str,
-    info: bool,
-    outside: _Outside,
-) -> Iterator[pd.DataFrame]:
-    """Yield the predictions of each chunk as a table."""
+    model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, name: str, policy: str, info: bool, outside: _Outside
+) -> pd.DataFrame:
+    """Return the predictions of a chunk as a table. The chunk's index has the numbers of its rows in the file."""
     import numpy as np
     import pandas as pd
 
@@ -209,25 +273,22 @@ def _answers(
     names = [item.name for item in spec.outputs]
     if info and set(names) & set(_INFO):
         raise ValueError(f"--info: an output has the name of a column that would be added ({', '.join(_INFO)}).")
-    for chunk in chunks:
-        first = int(chunk.index[0]) + 1 if len(chunk) else 1
-        with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
-            encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
-            if policy == "raise" and spec.rules:
-                require_in_domain(spec, encoded, "rows", first=first, remedy=_REMEDY)
-            values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
-                model.predict(chunk, out_of_domain="clip"), {}
-            )  # fmt: skip
-        outside.add((first + np.flatnonzero(~in_domain(spec, encoded).all(axis=1))).tolist())
-        table = values
-        if not isinstance(values, pd.DataFrame):
-            columns = np.asarray(values).reshape(len(chunk), len(names)).T
-            table = pd.DataFrame(dict(zip(names, columns, strict=True)))
-        if info:
-            table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
-            for name in _INFO[
-                1:
-            ]:  # boxes tell what was clipped, heads of rules how a row was served, ONNX files neither
-                if name in facts:
-                    table[name] = facts[name]
-        yield table
+    numbers = chunk.index.to_numpy()
+    with data_named(name):
+        encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
+        if policy == "raise" and spec.rules:
+            require_in_domain(spec, encoded, "rows", numbers=numbers, remedy=_REMEDY)
+        values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
+            model.predict(chunk, out_of_domain="clip"), {}
+        )  # fmt: skip
+    outside.add((1 + numbers[~in_domain(spec, encoded).all(axis=1)]).tolist())
+    table = values
+    if not isinstance(values, pd.DataFrame):
+        columns = np.asarray(values).reshape(len(chunk), len(names)).T
+        table = pd.DataFrame(dict(zip(names, columns, strict=True)))
+    if info:
+        table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
+        for fact in _INFO[1:]:  # boxes tell what was clipped, heads of rules how a row was served, ONNX files neither
+            if fact in facts:
+                table[fact] = facts[fact]
+    return table

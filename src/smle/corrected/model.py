@@ -25,7 +25,7 @@ class CorrectedModel(Served):
         certificate_: The proof, for whatever the model answers; None without rules.
         description_: What model.json says, where it can be stored.
         served_: How many rows were served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN, infinite or
-            beyond 1e30) or `safe` (the stored safe answer).
+            beyond 1e30) or `safe` (the stored safe answer). Rows that were not served are `set aside`.
     """
 
     @property
@@ -34,7 +34,13 @@ class CorrectedModel(Served):
         return self.front.model if isinstance(self.front, PythonModel) else self.front
 
     def predict(
-        self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise", as_steps: bool = False
+        self,
+        X: Any,
+        *,
+        return_info: bool = False,
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        as_steps: bool = False,
     ) -> Any:
         """Return answers that obey the rules: (n,) for one output, else (n, m).
 
@@ -48,6 +54,10 @@ class CorrectedModel(Served):
             as_steps: Return the whole numbers of steps (n, m) instead of the floats nearest to their multiples.
             out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
                 that is clamped to it; or "warn": the same with a warning.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
+                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
+                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
+                reason for each such row, by its number from 0 on. `served_` counts them.
 
         Raises:
             DataError: If the table does not fit the rules, or the model's answers have another shape.
@@ -56,11 +66,11 @@ class CorrectedModel(Served):
         grid = self.specification_.grid
         if as_steps and grid is None:
             raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps and equalities.")
-        found = self.answer(X, out_of_domain)
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         result = (
             decided(self.specification_, found.served) if not as_steps or grid is None else grid.whole(found.served)
         )
-        return (result, found.information(self.specification_)) if return_info else result
+        return found.returned(result, self.specification_, return_info)
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""

@@ -34,14 +34,19 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
         """The options in sorted order, in the type that y had in `fit`; of labels a list of 0 and 1 for each."""
         return self._task.classes
 
-    def decision_function(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
+    def decision_function(
+        self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float64]:
         """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
 
         Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
         """
-        return np.asarray(self._task.decisions(self.answer(X, out_of_domain).served.astype(np.float64)))
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return np.asarray(found.aligned(self._task.decisions(found.served.astype(np.float64))))
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
+    def predict(
+        self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> Any:
         """Return labels as 0/1 (rows, m), or the chosen options (rows,).
 
         Args:
@@ -49,20 +54,27 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
+                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
+                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
+                reason for each such row, by its number from 0 on. `served_` counts them.
         """
-        found = self.answer(X, out_of_domain)
-        result = self._task.predictions(found.served)
-        return (result, found.information(self.specification_)) if return_info else result
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return found.returned(self._task.predictions(found.served), self.specification_, return_info)
 
-    def predict_proba(self, X: Any, *, out_of_domain: str | None = None) -> npt.NDArray[np.float64]:
+    def predict_proba(
+        self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
 
         A label is on where its probability is at least 0.5, or its threshold; the chosen option has the largest. An
         option that the rules forbid at this input has 0, and the others share the rest as they would without it. A
         label that the rules force or forbid there has 1 or 0. Relations between labels that are open move decisions,
         not the probabilities of single labels. Nothing else is claimed of them: the proof is about what is predicted.
+        Rows that are set aside, see `predict`, have NaN.
         """
-        return np.asarray(self._task.ordered(self.chances(self.answer(X, out_of_domain))))
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return np.asarray(found.aligned(self._task.ordered(self.chances(found))))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""

@@ -16,7 +16,7 @@ from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import ReadTable
+from smle.tables import ASIDE, ReadTable, SetAside, raw_values
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,10 @@ class FittedModel:
 
     @property
     def served_(self) -> dict[str, int]:
-        """How many rows a head of rules served so far, by how: `kept`, `moved`, `replaced` or `safe`."""
+        """How many rows a head of rules served so far, by how: `kept`, `moved`, `near`, `replaced` or `safe`.
+
+        Rows that could not be read and that `predict` was told to set aside are `set aside`, of any head.
+        """
         return self.deployed_.served_
 
     @property
@@ -72,8 +75,10 @@ class FittedModel:
 
     # --- using
 
-    def _read(self, X: Any) -> ReadTable:
+    def _read(self, X: Any, *, bad_rows: str = "raise") -> ReadTable:
         """Return the rows of a table that fits the model, not read yet.
+
+        Values of an array are left to the reader where bad rows are to be set aside.
 
         Raises:
             DataError: If an array has another number of columns.
@@ -83,7 +88,9 @@ class FittedModel:
         reader = self.deployed_.reader
         rows = reader.opened(X)
         if rows.columns is None:
-            array = plain_table(rows.table, self.specification_)
+            array = plain_table(rows.table, self.specification_) if bad_rows == "raise" else raw_values(rows.table)
+            if array.ndim != 2:
+                raise DataError(f"Expected a table, or an array (rows, columns). Got an array of shape {array.shape}.")
             if array.shape[1] != self.n_features_in_:
                 raise DataError(
                     f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
@@ -92,34 +99,43 @@ class FittedModel:
             rows = reader.opened(array)
         return rows
 
-    def answer(self, X: Any, out_of_domain: str | None = None, *, count: bool = True) -> Answered:
+    def answer(
+        self, X: Any, out_of_domain: str | None = None, *, bad_rows: str = "raise", count: bool = True
+    ) -> Answered:
         """Like `predict`, but with what the model in front of the head answers, and how each row was served.
 
         Args:
             X: Table with the input columns.
             out_of_domain: `raise`, `warn` or `clip`; None: as the parameter says.
+            bad_rows: `raise` or `set aside`: rows that cannot be read are left out, with a reason each (`aside`).
             count: Count the rows in `served_`.
         """
-        X = self._read(X)
+        X = self._read(X, bad_rows=bad_rows)
         policy = self.out_of_domain if out_of_domain is None else out_of_domain
-        return self.deployed_.answer(X, policy, count=count, stacklevel=4)
+        return self.deployed_.answer(X, policy, bad_rows=bad_rows, count=count, stacklevel=4)
+
+    def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
+        """Return the rows of a table that can be read, and what is wrong with the others; see `predict`."""
+        rows, aside = self.deployed_.without_bad_rows(self._read(X, bad_rows=ASIDE))
+        return (rows if len(aside) else X), aside
 
     def own_answers(self, X: Any) -> Array:
         """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
         return self.answer(X, "raise", count=False).answers.astype(np.float64)
 
-    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+    def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
         """Count over the rows of a table which rules are on, what lies outside, and what the head does.
 
         Args:
             X: Table with the rules' input columns.
             edges: Bins of the input columns; by default those of the training rows, if model.json has them.
+            bad_rows: `raise`, or `set aside`: rows that cannot be read are counted as such (`Usage.set_aside`).
         """
-        X = self._read(X)
+        X = self._read(X, bad_rows=bad_rows)
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        return self.deployed_.usage(X, edges)
+        return self.deployed_.usage(X, edges, bad_rows=bad_rows)
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""

@@ -22,7 +22,13 @@ class NumberAnswers(RegressorMixin):  # type: ignore[misc]
     """How estimators with rules answer with numbers."""
 
     def predict(
-        self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None, as_steps: bool = False
+        self,
+        X: Any,
+        *,
+        return_info: bool = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool = False,
     ) -> Any:
         """Return predictions as float64 numbers that hold the certified float32 values exactly.
 
@@ -33,8 +39,12 @@ class NumberAnswers(RegressorMixin):  # type: ignore[misc]
             as_steps: Return the whole numbers of steps (n, m), as integers, instead of the nearest float32 numbers.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
+                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
+                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
+                reason for each such row, by its number from 0 on. `served_` counts them.
         """
-        found = self.answer(X, out_of_domain)
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         result: Any = found.served.astype(np.float64)
         if as_steps:
             grid = self.specification_.grid
@@ -42,7 +52,7 @@ class NumberAnswers(RegressorMixin):  # type: ignore[misc]
                 raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps, or none.")
             result = grid.whole(result)
         result = result[:, 0] if self._task.flat and result.shape[1] == 1 else result
-        return (result, found.information(self.specification_)) if return_info else result
+        return found.returned(result, self.specification_, return_info)
 
     def _plain_task(self, spec: Specification, y: Any = None) -> Numbers:
         if spec.output_kind != "numbers":

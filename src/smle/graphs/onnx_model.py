@@ -11,17 +11,18 @@ import numpy.typing as npt
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.graphs.certified_files import FilePath, read_checked
 from smle.rules import Categorical, Choice, Label, Specification
-from smle.serving.stored import NUMBERS, TEXT, columns_of, runtime_errors, session_of
+from smle.serving.stored import NUMBERS, TEXT, columns_of, faults_in, runtime_errors, session_of
 from smle.tables import (
     Reader,
     ReadTable,
+    SetAside,
     apply_domain_policy,
     as_table,
     column_names,
     in_domain,
     option_values,
-    require_exact,
 )
+from smle.tables.values import Fault, rounded_numbers
 
 if TYPE_CHECKING:
     from smle_check import OnnxResult
@@ -91,6 +92,17 @@ class OnnxModel:
         """Columns of a table that the rules name or the model inside reads."""
         return frozenset(item.name for item in self.specification_.inputs) | frozenset(self._further)
 
+    def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
+        """Return the rows of a table that can be read, as a table of its kind, and what is wrong with the others.
+
+        Raises:
+            DataError: If columns are missing.
+        """
+        rows = self._reader.examine(self._table(X))
+        own = [*faults_in(rows, self._further), *self._float32(rows)[1]]
+        aside = SetAside.of(rows, [*rows.faults, *own])
+        return (aside.others(rows) if len(aside) else X), aside
+
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
 
@@ -111,7 +123,7 @@ class OnnxModel:
                 "This ONNX file does not say which rules are active: it was exported with monitor=False."
             )
         rows = self._named(X)
-        encoded = self._float32(rows)
+        encoded = self._encoded(rows)
         apply_domain_policy(self.specification_, encoded, out_of_domain, stacklevel=3)
         starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(rows, encoded)
         chunks = [{name: column[i : i + _CHUNK] for name, column in feed.items()} for i in starts]
@@ -127,23 +139,36 @@ class OnnxModel:
         Raises:
             DataError: If the table does not fit the rules, or a whole number in the domain would be rounded.
         """
-        return self._float32(self._named(X))
+        return self._encoded(self._named(X))
 
     def _named(self, X: Any) -> ReadTable:
+        return self._reader.read(self._table(X))
+
+    def _table(self, X: Any) -> Any:
         table = as_table(X)
         if column_names(table) is None:
             wanted = ", ".join(item.name for item in self.specification_.inputs)
             raise DataError(f"Expected a table with named columns ({wanted}). Got {type(X).__name__}.")
-        return self._reader.read(table)
+        return table
 
-    def _float32(self, rows: ReadTable) -> npt.NDArray[np.float32]:
+    def _encoded(self, rows: ReadTable) -> npt.NDArray[np.float32]:
+        encoded, faults = self._float32(rows)
+        if faults:
+            raise DataError(faults[0].message)
+        return encoded
+
+    def _float32(self, rows: ReadTable) -> tuple[npt.NDArray[np.float32], list[Fault]]:
+        """Return the inputs in float32, and which whole numbers it cannot hold."""
         exact = rows.encoded
         with np.errstate(over="ignore"):
             encoded = exact.astype(np.float32)
         inside = in_domain(self.specification_, encoded)  # numbers outside are clamped, rounded or not
-        names = [f"Input '{name}'" for name in self.specification_.columns]
-        require_exact(np.where(inside, exact, 0), np.where(inside, encoded, np.float32(0)), names)
-        return encoded
+        faults = []
+        for place, name in enumerate(self.specification_.columns):
+            within = inside[:, place]
+            read = np.where(within, encoded[:, place], np.float32(0))
+            faults += rounded_numbers((name, "Input"), np.where(within, exact[:, place], 0), read)
+        return encoded, faults
 
     def _feed(self, rows: ReadTable, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
         """Return the columns (rows, 1) that the graph reads. Missing values stay missing: a model inside sees them."""

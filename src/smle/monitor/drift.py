@@ -29,13 +29,14 @@ __all__ = ["Change", "Comparison", "compare"]
 _FEW = 20  # bins up to which values are compared one by one
 _EXPECTED = 5  # rows that a bin needs for the chi-squared test; rarer ones are joined
 _POWER = 0.9
-_CAUSES = ("input", "missing", "domain")  # what the rest follows from
+_CAUSES = ("aside", "input", "missing", "domain")  # what the rest follows from
 
 
 class Change(NamedTuple):
     """Something counted in training and now.
 
-    * `kind`: `domain`, `missing`, `rule`, `input`, `cell`, `clip`, or, without a test, `served` and `broken`.
+    * `kind`: `aside` (rows that cannot be read), `domain`, `missing`, `rule`, `input`, `cell`, `clip`, or, without a
+      test, `served` and `broken`.
     * `training`, `now`: shares of rows; for a numeric input its medians; for categories the shares of `part`.
     * `size`: the difference of shares; for a distribution the largest difference of shares up to a value, or of
       all categories together.
@@ -113,6 +114,8 @@ def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[_Found
     shares = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
     shares += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
     shares += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
+    if now.set_aside:  # no model is fitted to such rows
+        yield _share("aside", "rows set aside", 0, training.rows, now.set_aside, now.rows + now.set_aside)
     for kind, name, before, after in shares:
         yield _share(kind, name, before, training.rows, after, now.rows)
     for item in spec.inputs:

@@ -60,6 +60,7 @@ class Usage:
     * `edges`, `bins`: for each column the ends of its bins and the rows in each.
     * `missing`: rows in which an input that has a stand-in is missing, by input.
     * `head`: what a head of rules did to the answers. It has no cells and clips no units.
+    * `set_aside`: rows that could not be read. They are none of `rows`.
     """
 
     rows: int
@@ -73,6 +74,7 @@ class Usage:
     bins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     head: Corrections | None = None
     missing: dict[str, int] = field(default_factory=dict)
+    set_aside: int = 0
 
     @classmethod
     def count(
@@ -85,6 +87,7 @@ class Usage:
         heads: int = 0,
         head: Corrections | None = None,
         missing: dict[str, int] | None = None,
+        set_aside: int = 0,
     ) -> Usage:
         """Count over encoded rows (rows, d) that were seen so."""
         clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
@@ -105,6 +108,7 @@ class Usage:
             bins=bins,
             head=head,
             missing=missing or {},
+            set_aside=set_aside,
         )
 
     def __add__(self, other: Usage) -> Usage:
@@ -126,6 +130,7 @@ class Usage:
             bins={name: paired(counts, other.bins[name]) for name, counts in self.bins.items()},
             head=None if self.head is None or other.head is None else self.head + other.head,
             missing=summed(self.missing, other.missing),
+            set_aside=self.set_aside + other.set_aside,
         )
 
     @property
@@ -148,6 +153,7 @@ class Usage:
             "columns": columns,
             "missing": self.missing,
             **({} if self.head is None else {"head": self.head.to_json()}),
+            **({"set_aside": self.set_aside} if self.set_aside else {}),
         }
 
     @classmethod
@@ -171,6 +177,7 @@ class Usage:
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
                 head=Corrections.from_json(data["head"]) if "head" in data else None,
                 missing={str(k): int(v) for k, v in data.get("missing", {}).items()},
+                set_aside=int(data.get("set_aside", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None

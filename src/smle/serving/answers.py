@@ -12,6 +12,7 @@ from smle.errors import DataError
 from smle.monitor.corrections import WIDE
 from smle.rules import Choice, Number, Specification
 from smle.serving.scores import scores_of
+from smle.tables.values import Fault
 from smle_check import Tensor
 
 if TYPE_CHECKING:
@@ -116,5 +117,6 @@ class PythonModel:
         scores = scores_of(self._spec, self.model)
         return scores.answers(scores.predicted(self.model, table))
 
-
-# --- the stored form of an estimator
+    def faults(self, table: Any) -> list[Fault]:
+        """Return nothing: only the model itself knows what it can read."""
+        return []

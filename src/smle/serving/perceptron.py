@@ -12,6 +12,7 @@ import smle_check
 from smle.certificates.document import arrays_of
 from smle.errors import ModelFormatError
 from smle.tables.further import FurtherColumns
+from smle.tables.values import Fault
 from smle_check.reading import BACKBONE
 
 __all__ = ["Perceptron"]
@@ -86,6 +87,10 @@ class Perceptron:
     def answers(self, table: Any, encoded: Array) -> Array:
         """Return what it makes of encoded rows and further columns of their table, (rows, n) in float32."""
         return self(self.features(table, encoded))
+
+    def faults(self, table: Any) -> list[Fault]:
+        """Return what is wrong with further columns of a table, by row."""
+        return [] if self.further is None else self.further.faults(table)
 
     def features(self, table: Any, encoded: Array) -> Array:
         """Return what it reads: the inputs of the rules (rows, d), and further columns of their table behind them."""

@@ -30,7 +30,7 @@ from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
 from smle.serving.stored import StoredModel
 from smle.storage import ModelRecord
-from smle.tables import POLICIES, Reader, ReadTable, apply_domain_policy, in_domain
+from smle.tables import ASIDE, POLICIES, Reader, ReadTable, SetAside, apply_domain_policy, in_domain, require_bad_rows
 from smle.tables.frames import frame_of
 from smle.tables.further import FurtherColumns
 
@@ -42,9 +42,10 @@ Array = npt.NDArray[Any]
 Front = Perceptron | StoredModel | PythonModel
 """A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
 
-All have `answers(table, encoded)`; `kind`, `network`, `estimator` or `function`; what is stored of them, `tensors` of
-model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` of the table that they read by name
-(a network: beside the inputs of the rules; None: those alone), and `texts`, those that they read as text."""
+All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
+`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
+the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
+those alone), and `texts`, those that they read as text."""
 
 
 class Inside(NamedTuple):
@@ -69,6 +70,7 @@ class Answered(NamedTuple):
     * `answers` (n, m): an embedding is no answer, and in front of a box they are what is served.
     * `by` (n,): by what a row was served, see `smle.heads.contract.Outcome`.
     * `inside`: of a box, which head serves each row, and the share of its units that are clipped; else None.
+    * `aside`: rows of the table that were set aside, and are none of these n; None: that was not asked for.
     """
 
     encoded: Array
@@ -76,6 +78,7 @@ class Answered(NamedTuple):
     served: Array
     by: Array
     inside: Inside | None
+    aside: SetAside | None = None
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_]:
@@ -91,15 +94,33 @@ class Answered(NamedTuple):
     def information(self, spec: Specification) -> dict[str, Any]:
         """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
-        facts = {
+        facts: dict[str, Any] = {
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
             "in_domain": in_domain(spec, self.encoded).all(axis=1),
         }
         if self.inside is not None:
-            return {**facts, "clipped_share": self.inside.clipped_share()}
-        ways = ways_of(spec, self.answers, self.served, self.by)
-        served = np.asarray(WAYS, dtype=object)[ways]
-        return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
+            facts["clipped_share"] = self.inside.clipped_share()
+        else:
+            ways = ways_of(spec, self.answers, self.served, self.by)
+            served = np.asarray(WAYS, dtype=object)[ways]
+            facts |= {"served": served, "moved": self.moved, "replaced": self.replaced}
+        return facts if self.aside is None else self.aside.information(facts)
+
+    def aligned(self, result: Any) -> Any:
+        """Return what was made of what is served, an answer for each row of the table."""
+        return result if self.aside is None else self.aside.aligned(result)
+
+    def returned(self, result: Any, spec: Specification, return_info: bool, *, stacklevel: int = 3) -> Any:
+        """Return what `predict` does: answers, with information if that is asked for.
+
+        Without it, warn of rows that were set aside: nothing else says why their answers are missing.
+        """
+        if return_info:
+            return self.aligned(result), self.information(spec)
+        if self.aside is not None and len(self.aside):
+            text = "Their answers are NaN or None; return_info=True tells all reasons."
+            warnings.warn(f"{self.aside.text()} {text}", stacklevel=stacklevel)
+        return self.aligned(result)
 
     def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did."""
@@ -109,7 +130,8 @@ class Answered(NamedTuple):
         head = None
         if spec.rules and own is None:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
-        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
+        aside = 0 if self.aside is None else len(self.aside)
+        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing, set_aside=aside)
 
 
 def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
@@ -126,7 +148,7 @@ class Served:
         description_: What model.json says.
         served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
             nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
-            safe answer).
+            safe answer). Rows that any head did not serve are `set aside`.
     """
 
     def __init__(
@@ -140,7 +162,7 @@ class Served:
     ) -> None:
         self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
         self.description_: dict[str, Any] = {} if description is None else description
-        self.served_ = dict.fromkeys(WAYS, 0)
+        self.served_ = dict.fromkeys((*WAYS, ASIDE), 0)
         self.reader = Reader(spec)
         self._head = None if proof is None else program_of(proof)
         if isinstance(front, Perceptron):
@@ -216,19 +238,44 @@ class Served:
         """Return which labels and options the rules settle at encoded inputs; None: there are no rules."""
         return None if self._settled_by is None else self._settled_by(encoded)
 
-    def answer(self, X: Any, out_of_domain: str = "raise", *, count: bool = True, stacklevel: int = 3) -> Answered:
+    def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
+        """Return the rows of a table that can be read, as a table of its kind, and what is wrong with the others.
+
+        Rows outside the domain can be read. Of columns beside the inputs of the rules those that a stored model reads
+        as numbers are looked at.
+
+        Raises:
+            DataError: If columns are missing, or an array has another shape.
+        """
+        rows = self.reader.examine(X)
+        own = self._front.faults(rows) if self._front.columns is not None and rows.columns is not None else []
+        aside = SetAside.of(rows, [*rows.faults, *own])
+        return (aside.others(rows) if len(aside) else rows), aside
+
+    def answer(
+        self, X: Any, out_of_domain: str = "raise", *, bad_rows: str = "raise", count: bool = True, stacklevel: int = 3
+    ) -> Answered:
         """Return what the model answers to a table, and what is served.
 
         Args:
             X: The table, or rows that were read.
             out_of_domain: `raise`, `warn` or `clip`.
+            bad_rows: `raise`, or `set aside`: rows that cannot be read are left out, with a reason each (`aside`).
             count: Count the rows in `served_`, and warn where the model's answers or rules call for it.
             stacklevel: Of warnings.
         """
+        aside = None
+        if bad_rows != "raise":
+            require_bad_rows(bad_rows)
+            X, aside = self.without_bad_rows(X)
         rows = self.reader.read(X)
         if out_of_domain not in POLICIES or not self.reader.is_inside(rows):
-            apply_domain_policy(self._spec, rows.encoded, out_of_domain, stacklevel=stacklevel + 1)
+            numbers = None if aside is None else aside.kept
+            apply_domain_policy(self._spec, rows.encoded, out_of_domain, numbers=numbers, stacklevel=stacklevel + 1)
         found = self._served(rows)
+        if aside is not None:
+            found = found._replace(aside=aside)
+            self.served_[ASIDE] += len(aside) if count else 0
         if count and found.inside is None:
             self._count(found, stacklevel=stacklevel + 1)
         return found
@@ -236,8 +283,11 @@ class Served:
     def _served(self, rows: ReadTable) -> Answered:
         """Ask the model, and serve through the head."""
         encoded, spec, reads_answers = rows.encoded, self._spec, self.reads_answers
+        width = len(spec.targets) if self._head is None else self._head.width
 
         def ask(x: Array) -> Array:
+            if not len(x):  # many models cannot be asked about nothing
+                return np.zeros((0, width), dtype=np.float32)
             at = rows if x is encoded else self.reader.moved(rows, x)
             found = self._front.answers(self._table(at), x)
             return answers_of(spec, found, len(x)) if reads_answers else found
@@ -265,7 +315,7 @@ class Served:
         ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
         for way, number in zip(WAYS, ways, strict=True):
             totals[way] += number
-        rows = sum(totals.values())
+        rows = sum(totals[way] for way in WAYS)
         if ways[WAYS.index("safe")] and totals["safe"] > MUCH * rows:
             warnings.warn(
                 f"The stored safe answer served {totals['safe']} of {rows} rows so far, more than a tenth of a percent."
@@ -282,14 +332,18 @@ class Served:
                 stacklevel=stacklevel,
             )
 
-    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+    def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
         """Count over the rows of a table which rules are on, what lies outside, and what the head does.
 
-        By default in bins of about equal numbers of these rows.
+        By default in bins of about equal numbers of these rows. `bad_rows` as in `answer`.
         """
+        require_bad_rows(bad_rows)
+        aside = None
+        if bad_rows == ASIDE:
+            X, aside = self.without_bad_rows(X)
         rows = self.reader.read(X)
         edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
-        found = self.answer(rows, "clip", count=False)
+        found = self.answer(rows, "clip", count=False)._replace(aside=aside)
         return found.usage(self.specification_, edges, missing=self.reader.missing_counts(rows))
 
     # --- storing

@@ -13,8 +13,9 @@ from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.rules import Specification
 from smle.tables import ReadTable, column_names, require_columns
-from smle.tables.frames import as_numbers, as_texts
+from smle.tables.frames import as_numbers, as_texts, examined_numbers
 from smle.tables.source import require_names
+from smle.tables.values import Fault
 from smle_check import Tensor
 
 __all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "require_tables", "runtime_errors", "session_of"]
@@ -86,6 +87,10 @@ class StoredModel:
         starts = range(0, max(len(encoded), 1), _CHUNK)
         parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
         return np.concatenate(parts)
+
+    def faults(self, table: Any) -> list[Fault]:
+        """Return what is wrong with the columns of numbers that it reads from a table, by row."""
+        return [] if self.columns is None else faults_in(table, self.kinds)
 
     def named(self, names: Sequence[str], table: Any) -> dict[str, Array]:
         """Return some of its outputs by name, to a table with the columns of all its inputs.
@@ -164,6 +169,17 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
         values = as_texts(column) if kind == TEXT else as_numbers(name, column, NUMBERS[kind])
         feed[name] = values[:, None]
     return feed
+
+
+def faults_in(table: Any, kinds: Mapping[str, str]) -> list[Fault]:
+    """Return what is wrong with the numbers that a graph reads from a table with names, column by column.
+
+    Raises:
+        DataError: If a column is missing.
+    """
+    require_names(column_names(table) or [], list(kinds), _TRAINED_ON)
+    read = (examined_numbers(name, table[name], NUMBERS[kind]) for name, kind in kinds.items() if kind != TEXT)
+    return [fault for _, faults in read for fault in faults]
 
 
 def session_of(data: bytes) -> Any:

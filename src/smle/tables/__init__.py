@@ -1,5 +1,6 @@
 """Tables: columns matched by name, every number read in one way, files read and written."""
 
+from smle.tables.bad_rows import ASIDE, BAD_ROWS, SetAside, require_bad_rows
 from smle.tables.domain import POLICIES, apply_domain_policy, in_domain, require_in_domain
 from smle.tables.outputs import outputs_of
 from smle.tables.reader import Reader, ReadTable, encode_columns, encode_inputs, table_digest
@@ -8,10 +9,13 @@ from smle.tables.targets import encode_choices, encode_numbers, option_of, optio
 from smle.tables.values import WHOLE_FLOAT64, plain_array, read_numbers, require_exact
 
 __all__ = [
+    "ASIDE",
+    "BAD_ROWS",
     "POLICIES",
     "WHOLE_FLOAT64",
     "ReadTable",
     "Reader",
+    "SetAside",
     "apply_domain_policy",
     "as_table",
     "column_names",
@@ -26,6 +30,7 @@ __all__ = [
     "plain_array",
     "raw_values",
     "read_numbers",
+    "require_bad_rows",
     "require_columns",
     "require_exact",
     "require_in_domain",

@@ -31,10 +31,13 @@ def require_in_domain(
     X: FloatArray,
     what: str,
     *,
-    first: int = 1,
+    numbers: npt.NDArray[np.intp] | None = None,
     remedy: str = "Widen the input ranges in the rules file, or drop these rows.",
 ) -> None:
-    """Raise DataError with counts per column if rows lie outside the domain; `first` is the number of the first row."""
+    """Raise DataError with counts per column if rows lie outside the domain.
+
+    `numbers` (rows,) are the numbers of the rows in their table, from 0 on, if it has others.
+    """
     inside = in_domain(spec, X)
     if inside.all():
         return
@@ -43,9 +46,10 @@ def require_in_domain(
     for i in np.flatnonzero(outside):
         values = X[~inside[:, i], i]
         low, high, found = (spec.value_text(int(i), v) for v in (spec.lower[i], spec.upper[i], values[0]))
+        row = int(np.argmin(inside[:, i]))
         parts.append(
             f"'{spec.columns[i]}' {outside[i]} rows outside [{low}, {high}] "
-            f"(first {found} in row {first + int(np.argmin(inside[:, i]))})"
+            f"(first {found} in row {1 + int(row if numbers is None else numbers[row])})"
         )
     raise DataError(
         f"{(~inside.all(axis=1)).sum()} of {len(X)} {what} lie outside the domain of the rules: {'; '.join(parts)}. "
@@ -53,8 +57,15 @@ def require_in_domain(
     )
 
 
-def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str, *, stacklevel: int = 4) -> None:
-    """Raise or warn about rows outside the domain, as the policy asks.
+def apply_domain_policy(
+    spec: Specification,
+    encoded: FloatArray,
+    policy: str,
+    *,
+    numbers: npt.NDArray[np.intp] | None = None,
+    stacklevel: int = 4,
+) -> None:
+    """Raise or warn about rows outside the domain, as the policy asks; `numbers` as in `require_in_domain`.
 
     Raises:
         DataError: If rows lie outside and the policy is `raise`.
@@ -65,10 +76,11 @@ def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str, *
     if not spec.rules:
         return
     if policy == "raise":
-        require_in_domain(spec, encoded, "rows", remedy=_REMEDY)
+        require_in_domain(spec, encoded, "rows", numbers=numbers, remedy=_REMEDY)
     elif policy == "warn":
         outside = np.flatnonzero(~in_domain(spec, encoded).all(axis=1))
         if len(outside):
+            outside = outside if numbers is None else numbers[outside]
             listed = ", ".join(map(str, (outside[:_LISTED] + 1).tolist())) + (", ..." if len(outside) > _LISTED else "")
             warnings.warn(
                 f"{len(outside)} of {len(encoded)} rows lie outside the domain of the rules (rows {listed}). They were "

@@ -6,6 +6,7 @@ what is stored decides as it does on the same side of every threshold.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from smle.errors import DataError
 from smle.rules import Specification
 from smle.tables.days import with_days
 from smle.tables.source import as_table, column_names, raw_values, require_distinct
-from smle.tables.values import WHOLE_FLOAT32, is_missing, is_number, read_numbers
+from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, is_number, read_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MISSING", "as_numbers", "as_texts", "frame_of", "is_text"]
+__all__ = ["MISSING", "as_numbers", "as_texts", "examined_numbers", "frame_of", "is_text"]
 
 MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
 
@@ -78,13 +79,35 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
     Raises:
         DataError: If it holds something else.
     """
-    numbers, faults = read_numbers(name, raw_values(values), truth=True, exact=False, noun="Column")
+    numbers, faults = examined_numbers(name, values, kind)
     if faults:
-        raise DataError(faults[0].message.replace("expected numbers.", "expected numbers, as in training.", 1))
-    if np.dtype(kind).kind in "iub" and not np.isfinite(numbers).all():
-        raise DataError(f"Column '{name}': {int((~np.isfinite(numbers)).sum())} values are missing. Fill them.")
+        raise DataError(faults[0].message)
     with np.errstate(over="ignore"):
         return numbers.astype(kind)
+
+
+def examined_numbers(
+    name: str, values: Any, kind: Any, *, finite: bool = False
+) -> tuple[npt.NDArray[Any], list[Fault]]:
+    """Return a column as numbers for a model, and what is wrong with it; with `finite` infinities are, too."""
+    numbers, faults = read_numbers(name, raw_values(values), truth=True, exact=False, noun="Column")
+    faults = [
+        replace(fault, message=fault.message.replace("expected numbers.", "expected numbers, as in training.", 1))
+        for fault in faults
+    ]
+    if np.dtype(kind).kind in "iub":
+        gaps = ~np.isfinite(numbers)
+        for fault in faults:
+            gaps[fault.rows] = False
+        rows = np.flatnonzero(gaps)
+        if len(rows):
+            message = f"Column '{name}': {len(rows)} values are missing. Fill them."
+            faults.append(Fault(name, rows, "a value", None, message))
+    rows = np.flatnonzero(np.isinf(numbers)) if finite else np.arange(0)
+    if len(rows):
+        message = f"Column '{name}': expected finite numbers. Got infinity in {len(rows)}."
+        faults.append(Fault(name, rows, "a finite number", numbers[rows], message))
+    return numbers, faults
 
 
 def as_texts(values: Any) -> npt.NDArray[Any]:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
 from smle.rules import Specification
-from smle.tables.frames import as_numbers, as_texts, frame_of, is_text
+from smle.tables.frames import as_texts, examined_numbers, frame_of, is_text
 from smle.tables.source import column_names, column_of, require_columns
+from smle.tables.values import Fault
 
 __all__ = ["FurtherColumns"]
 
@@ -75,9 +76,7 @@ class FurtherColumns:
         Raises:
             DataError: If a column is missing or holds something else than in training.
         """
-        if column_names(table) is None:
-            raise DataError(f"Expected a table with the columns {', '.join(self.names)}. Got {type(table).__name__}.")
-        require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
+        self._require(table)
         parts: list[npt.NDArray[Any]] = []
         absent = {}
         for name, usual in self.numbers.items():
@@ -90,6 +89,21 @@ class FurtherColumns:
         if not parts:
             return np.zeros((len(table), 0))
         return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def faults(self, table: Any) -> list[Fault]:
+        """Return what is wrong with rows of a table with names, column by column.
+
+        Raises:
+            DataError: If a column is missing.
+        """
+        self._require(table)
+        read = (examined_numbers(name, column_of(table, name), np.float64, finite=True) for name in self.numbers)
+        return [fault for _, faults in read for fault in faults]
+
+    def _require(self, table: Any) -> None:
+        if column_names(table) is None:
+            raise DataError(f"Expected a table with the columns {', '.join(self.names)}. Got {type(table).__name__}.")
+        require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
 
     def to_json(self) -> dict[str, Any]:
         """Return them as model.json has them, in lists: it sorts the names of objects."""
@@ -122,7 +136,7 @@ class FurtherColumns:
 
 def _finite(name: str, values: Any) -> Array:
     """Return a column as numbers; missing ones are NaN."""
-    numbers = as_numbers(name, values, np.float64)
-    if np.isinf(numbers).any():
-        raise DataError(f"Column '{name}': expected finite numbers. Got infinity in {int(np.isinf(numbers).sum())}.")
+    numbers, faults = examined_numbers(name, values, np.float64, finite=True)
+    if faults:
+        raise DataError(faults[0].message)
     return np.asarray(numbers, dtype=np.float64)

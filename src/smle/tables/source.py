@@ -26,6 +26,7 @@ __all__ = [
     "require_columns",
     "require_distinct",
     "require_names",
+    "rows_at",
 ]
 
 _KNOWN = ("pandas", "polars", "numpy", "builtins")
@@ -123,6 +124,16 @@ def raw_values(column: Any) -> npt.NDArray[Any]:
     if isinstance(kind, np.dtype) or array.dtype != np.float64 or not may_be_rounded(array).any():
         return array
     return as_objects(column, array.shape)
+
+
+def rows_at(table: Any, places: npt.NDArray[np.intp]) -> Any:
+    """Return some rows of a table of `as_table`, by their numbers from 0 on.
+
+    Columns of pandas that held anything get the type that the rows have alone.
+    """
+    if hasattr(table, "iloc"):
+        return table.iloc[places].infer_objects()
+    return [table[place] for place in places] if isinstance(table, list | tuple) else table[places]
 
 
 def require_distinct(names: list[str], *, where: str = "The table") -> None:

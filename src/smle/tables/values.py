@@ -32,6 +32,7 @@ __all__ = [
     "plain_array",
     "read_numbers",
     "require_exact",
+    "rounded_numbers",
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -125,7 +126,7 @@ def read_numbers(
         return values, []
     if kind in "iu" or kind == "f" or (kind == "b" and truth):
         numbers: FloatArray = values.astype(np.float64)
-        return numbers, _rounded(named, values, numbers) if exact and size >= 8 else []
+        return numbers, rounded_numbers(named, values, numbers) if exact and size >= 8 else []
     if kind in "mMcb":
         advice = " State its range in dates, as [2010-01-01, 2025-01-01]." if kind == "M" else ""
         expected = "numbers" if kind == "b" else "real numbers"
@@ -162,7 +163,7 @@ def _read_objects(
         faults.append(_fault(column, large, objects, "a smaller number", message))
         objects[large] = None
         numbers = objects.astype(np.float64)
-    return numbers, faults + (_rounded(named, objects, numbers) if exact else [])
+    return numbers, faults + (rounded_numbers(named, objects, numbers) if exact else [])
 
 
 def _overflows(value: Any) -> bool:
@@ -205,7 +206,7 @@ def as_objects(values: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return result
 
 
-def _rounded(named: tuple[str, str], values: npt.NDArray[Any], numbers: FloatArray) -> list[Fault]:
+def rounded_numbers(named: tuple[str, str], values: npt.NDArray[Any], numbers: FloatArray) -> list[Fault]:
     """Return a fault for whole numbers that were rounded, if there are any; they become NaN."""
     suspects = np.flatnonzero(may_be_rounded(numbers))
     rows = [row for row in suspects.tolist() if not _is_exact(values[row], float(numbers[row]))]
