@@ -148,9 +148,10 @@ def test_a_table_of_bad_rows_alone_is_answered_with_nothing(models, name):
 def test_rows_outside_the_domain_are_no_bad_rows_and_are_named_by_their_number(models):
     bad = spoiled(X.head(20))
     bad.loc[9, "a"] = 12.0
-    with pytest.raises(DataError, match="1 of 14 rows lie outside .* in row 10"):
+    with pytest.raises(DataError, match=r"1 of 14 rows lie outside .* in row 10"):
         models["network"].predict(bad, bad_rows="set aside")
-    with pytest.warns(UserWarning) as found:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
         models["network"].predict(bad, bad_rows="set aside", out_of_domain="warn")
     texts = [str(item.message) for item in found]
     assert any("(rows 10)" in text for text in texts)
@@ -167,7 +168,8 @@ def test_every_kind_of_table_and_arrays(models):
     bad.loc[4, "w"] = None
     expected, info = models["network"].predict(bad, bad_rows="set aside", return_info=True)
     texts = {name: [None if pd.isna(value) else str(value) for value in bad[name]] for name in bad}
-    for table in (pl.DataFrame(texts), texts, [dict(zip(texts, row, strict=True)) for row in zip(*texts.values())]):
+    records = [{name: texts[name][row] for name in texts} for row in range(9)]
+    for table in (pl.DataFrame(texts), texts, records):
         found, facts = models["network"].predict(table, bad_rows="set aside", return_info=True)
         assert np.array_equal(found, expected, equal_nan=True)
         assert facts["set_aside"] == info["set_aside"]
@@ -187,7 +189,7 @@ def test_columns_that_lack_and_unknown_policies_are_refused(models):
     for model in models.values():
         with pytest.raises(DataError, match="Missing: 'a'"):
             model.predict(X.drop(columns="a"), bad_rows="set aside")
-        with pytest.raises(ValueError, match="Expected bad_rows to be 'raise' or 'set aside'. Got 'drop'"):
+        with pytest.raises(ValueError, match=r"Expected bad_rows to be 'raise' or 'set aside'\. Got 'drop'"):
             model.predict(X.head(2), bad_rows="drop")
 
 
@@ -216,7 +218,7 @@ def test_exported_files_set_aside_the_same_rows_and_what_float32_cannot_hold(mod
 def test_the_monitor_counts_them_and_calls_many_a_change(models):
     model = models["network"]
     training = model.usage(X)
-    bad = spoiled(X, {row: ("a", "n/k", "") for row in range(30)})
+    bad = spoiled(X, dict.fromkeys(range(30), ("a", "n/k", "")))
     with pytest.raises(DataError):
         model.usage(bad)
     now = model.usage(bad, bad_rows="set aside")

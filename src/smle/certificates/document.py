@@ -191,8 +191,8 @@ def _accuracy(description: bytes) -> list[str]:
     }
     listed = ", ".join(f"{title} {score[name]:.4f}" for name, title in titles.items() if name in score)
     lines = [f"Accuracy (measured on {rows} rows, not proved): {scores.get('metric')} {listed}"]
-    remarks = {"WARNING": scores.get("concern"), "Note": scores.get("cost")}
-    return [*lines, *(f"{kind}: {text}" for kind, text in remarks.items() if text)]
+    remarks = [("WARNING", scores.get("concern")), ("Note", scores.get("cost")), ("Note", scores.get("advice"))]
+    return [*lines, *(f"{kind}: {text}" for kind, text in remarks if text)]
 
 
 _TYPES = {"F32": "f4", "F64": "f8", "F16": "f2", "U8": "u1", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}

@@ -295,8 +295,9 @@ class _TrainingRun:
             say("No rows were held out, so accuracy was not measured.")
         if scores.concern:
             warn(scores.concern)
-        if scores.cost:
-            say(f"Note: {scores.cost}")
+        for text in (scores.cost, self.scores.get("advice")):
+            if text:
+                say(f"Note: {text}")
         history, training = description["history"], description["training"]
         how = f"{history['epochs']} epochs (ended by {history['stopped']})" if "epochs" in history else self.name
         if history.get("final_epochs"):

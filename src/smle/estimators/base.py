@@ -59,8 +59,8 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         flag,
         "True or False",
         """Compare with a quick plain model on the rows that a network held out (`description_["scores"]`), and warn
-        with an AccuracyWarning if the safe model is far behind. Other estimators hold out none, and losses other than
-        `squared_error` are not compared.""",
+        with an AccuracyWarning if the safe model is far behind, or if trees would do clearly better than the network.
+        Other estimators hold out none, and losses other than `squared_error` are not compared.""",
     )
 
     # --- what kinds of outputs add
@@ -139,15 +139,16 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Note how the model does beside a quick plain one on the rows held out, if that is asked for."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
-            self.set_scores(compare_held_out(self, rows, weight, held=held.rows, seed=seed))
+            self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
     def _taken_over(self, fitted: Self) -> Self:
         """Become what was fitted; warn if it is of little use."""
         self.__dict__ = fitted.__dict__
         head = Usage.from_json(self.description_["training"]).head
-        for concern in (self.description_["scores"].get("concern"), "" if head is None else head.concern):
-            if concern:
-                warnings.warn(concern, AccuracyWarning, stacklevel=3)
+        scores = self.description_["scores"]
+        for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):
+            if text:
+                warnings.warn(text, AccuracyWarning, stacklevel=3)
         return self
 
     # --- from what is stored

@@ -19,7 +19,7 @@ from smle.rules.membership import broken
 if TYPE_CHECKING:
     from smle.estimators.fitted import FittedModel
 
-__all__ = ["concern_about", "cost_of_rules"]
+__all__ = ["concern_about", "cost_of_rules", "errors_needed"]
 
 Array = npt.NDArray[np.float64]
 _FAR = {"R2": 0.1, "accuracy": 0.05, "balanced accuracy": 0.1}  # a gap that is worth a warning
@@ -120,7 +120,7 @@ def _gaps(found: ScoreTable) -> Iterator[_Gap]:
             balance = balanced(side[0], weight)
             mean = float(balance @ behind)
             error = float(np.sqrt((balance**2) @ (behind - mean) ** 2))
-            if mean > _needed(len(found.spec.outputs)) * error:
+            if mean > errors_needed(len(found.spec.outputs)) * error:
                 yield _Gap(j, "balanced accuracy", found.output_scores(j, balance), balance * behind)
 
 
@@ -129,10 +129,11 @@ def _certain(found: ScoreTable, behind: Array, outputs: int) -> bool:
     weight = np.ones(len(behind)) if found.weight is None else found.weight
     mean = float(np.average(behind, weights=weight))
     error = float(np.sqrt((weight**2) @ (behind - mean) ** 2) / weight.sum())
-    return mean > _needed(outputs) * error
+    return mean > errors_needed(outputs) * error
 
 
-def _needed(outputs: int) -> float:
+def errors_needed(outputs: int) -> float:
+    """Return how many standard errors a difference needs that was found among so many outputs."""
     return _SURE + 0.5 * float(np.log10(outputs))
 
 

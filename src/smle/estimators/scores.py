@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from smle.baselines import QuickModel
 from smle.estimators.class_tasks import task_of
-from smle.estimators.tasks import Task, TrainingRows
+from smle.estimators.tasks import Held, Task, TrainingRows
 from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import Specification
 from smle.rules.membership import broken
@@ -250,17 +250,19 @@ def compare_models(
 
 
 def compare_held_out(
-    safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held: npt.NDArray[np.int64], seed: int
+    safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held_out: Held, seed: int
 ) -> dict[str, Any]:
     """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
+
+    And `advice`: by how much trees would do better than the network, if they clearly would.
 
     Early stopping and the refit have looked at these rows, and final epochs have learned from them.
     """
     spec, X = rows.spec, rows.encoded
     truth = task_of(spec).truth(rows.targets)
-    weight = None if weight is None else np.asarray(weight, dtype=np.float64)
-    kept = np.setdiff1d(np.arange(len(X)), held)
-    held = np.sort(held[:_ROWS])
+    whole = weight = None if weight is None else np.asarray(weight, dtype=np.float64)
+    kept = np.setdiff1d(np.arange(len(X)), held_out.rows)
+    held = np.sort(held_out.rows[:_ROWS])
     started = time.monotonic()
     quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
     model = safe.deployed_
@@ -272,7 +274,12 @@ def compare_held_out(
         weight = None if weight is None else weight[held]
         found = compare(spec, X[held], truth[held], outputs, weight=weight, plain="quick")
     seconds = {"plain": trained - started, "postprocess": time.monotonic() - trained, **_seconds("safe", safe)}
-    return {**found.summary("validation", seconds), **_remarks(found, safe, "validation")}
+    from smle.estimators.trees import better_trees
+
+    # The quick plain model is made of trees.
+    promise = (found.loss["safe"] - found.loss["plain"]).mean(axis=0) if found.loss else np.zeros(0)
+    advice = better_trees(safe, rows, whole, held_out, promise, seed) if len(promise) else ""
+    return {**found.summary("validation", seconds), **_remarks(found, safe, "validation"), "advice": advice}
 
 
 def _seconds(name: str, model: SafeEstimator) -> dict[str, float]:
