@@ -282,8 +282,9 @@ def _answers(
             model.predict(chunk, out_of_domain="clip"), {}
         )  # fmt: skip
     outside.add((1 + numbers[~in_domain(spec, encoded).all(axis=1)]).tolist())
-    table = values
-    if not isinstance(values, pd.DataFrame):
+    if isinstance(values, pd.DataFrame):
+        table = values
+    else:
         columns = np.asarray(values).reshape(len(chunk), len(names)).T
         table = pd.DataFrame(dict(zip(names, columns, strict=True)))
     if info:
