@@ -6,6 +6,7 @@ from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
+from smle.rules.lookups import Table
 from smle.rules.operators import (
     Condition,
     Term,
@@ -50,6 +51,7 @@ __all__ = [
     "Rule",
     "RuleText",
     "Specification",
+    "Table",
     "Term",
     "at_least",
     "at_least_one",

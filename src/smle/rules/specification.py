@@ -17,6 +17,7 @@ from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
+from smle.rules.lookups import Table
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import twins, visible
@@ -224,7 +225,7 @@ def _some_names(items: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Specification:
-    """What must hold: inputs, outputs, named constants, rules.
+    """What must hold: inputs, outputs, named constants, tables, rules.
 
     Column order is the order of statement; a categorical input and a choice take several columns.
     """
@@ -234,6 +235,7 @@ class Specification:
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, Fraction], ...] = ()
     about: About = NOTHING
+    tables: tuple[Table, ...] = ()
 
     def __post_init__(self) -> None:
         self._refuse_shared_names()
@@ -277,6 +279,7 @@ class Specification:
         listed = [(item.name, "an input") for item in self.inputs]
         listed += [(item.name, "an output") for item in self.outputs]
         listed += [(name, "a constant") for name, _ in self.constants]
+        listed += [(table.name, "a table") for table in self.tables]
         listed += [
             (c, "an input column") for item in self.inputs if isinstance(item, Categorical) for c in item.columns
         ]
@@ -401,6 +404,7 @@ class Specification:
         labels: Iterable[str] = (),
         choices: Mapping[str, Any] | None = None,
         constants: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
         rules: Mapping[str, Any] | Iterable[Any] = (),
         functions: Mapping[str, Callable[..., Any]] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -414,6 +418,7 @@ class Specification:
             labels: Names of labels.
             choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
             constants: Name to number.
+            tables: Name to numbers by category, as in the rules file: `{"key": "article", "values": {"a": 1, "b": 2}}`.
             rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
             functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
                 return one of these. The rule keeps what they return, and does not depend on them.
@@ -430,6 +435,7 @@ class Specification:
             labels=labels,
             choices=choices,
             constants=constants,
+            tables=tables,
             rules=rules,
             functions=functions,
             about=about,
