@@ -157,18 +157,36 @@ class Specification:
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
         """Bound |slope.x + offset| for x as passed: of a one-hot group one member counts."""
-        total, most = abs(offset), dict[int, Fraction]()
+        return abs(offset) + sum((abs(v) * size for v, size in self.summed(slope)), Fraction(0))
+
+    def summed(self, slope: dict[int, Fraction]) -> list[tuple[Fraction, Fraction]]:
+        """Return the products of slope.x that may be rounded, each as a coefficient and the largest |x| beside it.
+
+        Of a one-hot group one member is 1 and the others are 0: one product is the coefficient itself, the others are
+        0, and 0 is added without rounding. So a group counts as one product, of its largest coefficient.
+        """
+        numbers = [(v, self.sizes[k]) for k, v in slope.items() if k not in self.group]
+        most = dict[int, Fraction]()
         for k, v in slope.items():
-            g = self.group.get(k)
-            if g is None:
-                total += abs(v) * self.sizes[k]
-            else:
-                most[g] = max(abs(v), most.get(g, Fraction(0)))
-        return total + sum(most.values(), Fraction(0))
+            if k in self.group:
+                most[self.group[k]] = max(abs(v), most.get(self.group[k], Fraction(0)))
+        return numbers + [(v, Fraction(1)) for v in most.values()]
+
+    def is_table(self, slope: dict[int, Fraction], offset: Fraction) -> bool:
+        """Whether slope.x + offset is one of the coefficients, or 0, exactly: a sum over one group, and no offset.
+
+        Exactly one x_c is 1. The product with it is the coefficient, those with the other members are 0, and sums with
+        0 are exact: in any order, fused or not, in float32 and in float64.
+        """
+        groups = {self.group.get(k) for k in slope}
+        return not offset and len(groups) <= 1 and None not in groups
 
     def error(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> Fraction:
         """Bound the error of slope.x + offset in float64, for x as passed."""
-        return error64(list(slope.values()), [self.sizes[k] for k in slope], offset, what)
+        if self.is_table(slope, offset):
+            return Fraction(0)
+        products = self.summed(slope)
+        return error64([v for v, _ in products], [size for _, size in products], offset, what)
 
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""

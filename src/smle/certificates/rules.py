@@ -113,12 +113,23 @@ def _checked(
 def _clip(boxes: Boxes, limit: Limit) -> Clip:
     """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
     try:
-        return _affine(boxes, limit) if limit.slope else Clip(limit, {}, _constant(limit), ZERO)
+        if not limit.slope:
+            return Clip(limit, {}, _constant(limit), ZERO)
+        return _table(boxes, limit) if boxes.spec.is_table(limit.slope, ZERO) else _affine(boxes, limit)
     except OverflowError as error:
         name = boxes.spec.rules[limit.rule].name
         raise RuleError(
             f"Rule '{name}' needs numbers beyond float32 ({error}). State the output in another unit."
         ) from error
+
+
+def _table(boxes: Boxes, limit: Limit) -> Clip:
+    """Return a number for each member of a group: its own limit, on the allowed side."""
+    spec = boxes.spec
+    group = spec.groups[spec.group[next(iter(limit.slope))]]
+    values = {k: limit._replace(offset=limit.offset + limit.slope.get(k, ZERO)) for k in group}
+    slope = {k: value for k, own in values.items() if (value := _constant(own))}
+    return Clip(limit, slope, ZERO, ZERO)
 
 
 def _affine(boxes: Boxes, limit: Limit) -> Clip:

@@ -90,11 +90,13 @@ class Block:
     """Clauses that share outputs with each other and with no other clause.
 
     Shapes: g (J, k) over `outputs` (k,), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the
-    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood.
+    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood. `group`
+    (d,): the one-hot group of each input, -1 of a number; None: all are numbers.
 
     Attributes:
         pins: Rows that leave one output a single number (two of them), that output, the number.
         unpinned: 0 for these rows, 1 for others.
+        looked_up: Inputs that are members of one-hot groups (d,).
         is_quiet: Whether points are found without overflows or divisions by zero.
     """
 
@@ -109,8 +111,10 @@ class Block:
         scale: Array,
         *,
         likely: bool = False,
+        group: Numbers | None = None,
     ) -> None:
         self.outputs, own = outputs, g
+        self.looked_up = np.zeros(s.shape[1], dtype=bool) if group is None else group >= 0
         self._columns = _slice(self.outputs)
         self.parts, self._parts = parts, _slice(parts)
         single = (own != 0).sum(axis=1) == 1
@@ -131,6 +135,13 @@ class Block:
         self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
         self._inputs = np.flatnonzero(s.any(axis=0))
         self._slope = s[:, self._inputs] / norm[:, None]
+        # The sum of a table, over one group and without a bound, is one of its numbers.
+        members = np.full(s.shape[1], -1) if group is None else group
+        table = [
+            not b and len(set(members[row != 0])) == 1 and members[row != 0][0] >= 0
+            for row, b in zip(s, h, strict=True)
+        ]
+        self._noise = np.where(table, 0.0, 2.0**-46)
         exact = single & (np.abs(own).sum(axis=1) == 1)
         self._bound = (h - np.where(exact, 0.0, 2.0**-48 * np.abs(h))) / norm
         if not self.is_box:
@@ -172,7 +183,7 @@ class Block:
         if not len(self._inputs):
             return np.asarray(self._bound)
         x = X[:, self._inputs]
-        return np.asarray(self._bound - x @ self._slope.T - 2.0**-46 * (np.abs(x) @ np.abs(self._slope).T))
+        return np.asarray(self._bound - x @ self._slope.T - self._noise * (np.abs(x) @ np.abs(self._slope).T))
 
     def holds(self, y: Array, b: Array, active: Mask) -> Mask:
         """Return whether answers (n, m) satisfy the active clauses, in float64. Returns (n,)."""

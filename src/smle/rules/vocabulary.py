@@ -155,7 +155,9 @@ class Vocabulary:
         for key, own in zip(node.keys, groups, strict=True):
             assert isinstance(own, Categorical)
             if isinstance(key, Name) and self.group(key) is not None and key.name != own.name:
-                raise RuleError(f"Expected '{own.name}' or one of its categories, as in '{expected}'. Got {quote(node)}.")
+                raise RuleError(
+                    f"Expected '{own.name}' or one of its categories, as in '{expected}'. Got {quote(node)}."
+                )
             fixed.append(None if key == Name(own.name) else self.member(own, key) - self.members(own).start)
         open_ = [own for own, place in zip(groups, fixed, strict=True) if place is None]
         if len(open_) > 1:

@@ -129,11 +129,29 @@ def _bounds(w: Writer, block: Block, d: int) -> str:
     bound, slope = block.affine_bounds(d)
     if not slope.any():
         return w.column(bound)
-    used = np.flatnonzero(slope.any(axis=0)).tolist()
-    x = w.rows("repair/wide", used)
-    sums = w.add("MatMul", [w.constant(slope[:, used]), x])
-    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope[:, used])), w.add("Abs", [x])])
+    x, slope = _inputs(w, block, slope)
+    sums = w.add("MatMul", [w.constant(slope), x])
+    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope)), w.add("Abs", [x])])
     return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+
+
+def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
+    """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
+
+    Inputs that are numbers are values themselves. What rows look up by category is one value for each such row.
+    """
+    used = slope.any(axis=0)
+    numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
+    rows = np.flatnonzero(slope[:, members].any(axis=1))
+    if len(members) <= len(rows):
+        every = np.flatnonzero(used)
+        return w.rows("repair/wide", every.tolist()), slope[:, every]
+    found = w.add("MatMul", [w.constant(slope[np.ix_(rows, members)]), w.rows("repair/wide", members.tolist())])
+    taken = np.eye(len(slope))[:, rows]
+    if not len(numbers):
+        return found, taken
+    x = w.add("Concat", [w.rows("repair/wide", numbers.tolist()), found], axis=0)
+    return x, np.concatenate([slope[:, numbers], taken], axis=1)
 
 
 def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
@@ -162,7 +180,8 @@ def _polyhedra(
     rows[:, block.outputs] = N / block.unit
     values, matrix = [given], [rows]
     if slope.any():
-        values, matrix = [given, "repair/wide"], [rows, slope]
+        x, slope = ("repair/wide", slope) if not block.looked_up.any() else _inputs(w, block, slope)
+        values, matrix = [given, x], [rows, slope]
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
     weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
     sizes = [w.add("Abs", [value]) for value in values]
