@@ -171,8 +171,8 @@ class _Search(Scaled):
         return self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off) is not None
 
     def groups(self, leaf: Leaf) -> list[int]:
-        """Return the one-hot groups of which regions ask for members, and more than one is left in a leaf."""
-        named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members}
+        """Return the one-hot groups of which members are asked for or looked up, with more than one left in a leaf."""
+        named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members} | self.looked_up
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 

@@ -73,7 +73,13 @@ class Scaled:
         moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
         tied = [row for row in self.spec.rows[: self.spec.stated] if len(row.terms) > 1]
         oblique = {k for row in tied if self.boxes.group_of(row) is None for k in row.terms}
+        group = self.boxes.group
+        # What is looked up in a group that no condition ties to other inputs is largest at one of its members.
+        apart = set(range(len(self.spec.groups))) - {group[k] for k in oblique if k in group}
+        self.looked_up = {group[k] for k in moving if group.get(k) in apart}
+        moving = {k for k in moving if group.get(k) not in apart}
         self.moving, self.used = sorted(moving), sorted(moving | oblique)
+        self.left: dict[int, Known] = {}  # what is known in a part, by its identity
         self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
         ends = self.spec.passed[BINARY64]
         low, high = (np.array([float(side[k]) for k in self.used], dtype=np.float64) for side in ends)
@@ -131,6 +137,7 @@ class Scaled:
         b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
         domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
         found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
+        self.left[id(found)] = known
         return None if found.located[1] is not None else found
 
     def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
@@ -147,10 +154,13 @@ class Scaled:
     def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
-        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], literal.x, s)):
+        looked_up = {k: v for k, v in literal.x.items() if k not in self.places[1]}
+        most = self.boxes.most(looked_up, self.left[id(part)], BINARY64) if looked_up else Fraction(0)
+        own = literal.x if not looked_up else {k: v for k, v in literal.x.items() if k in self.places[1]}
+        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], own, s)):
             for k, v in form.items():
                 row[places[k]] = float(v)
-        g, bound, s = g * self.unit, float(literal.bound) - s @ self.middle, s * self.half
+        g, bound, s = g * self.unit, float(literal.bound - most) - s @ self.middle, s * self.half
         size = np.abs(g).max()
         return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
 

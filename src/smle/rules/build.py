@@ -26,6 +26,8 @@ from smle_check.names import twins
 
 __all__ = ["build", "check_keys", "to_fraction"]
 
+_PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # a number that needs no reading: price lists have thousands
+
 
 def to_fraction(value: object, what: str) -> Fraction:
     """Return the exact rational of a number or of its text; decimals are what they say (0.1 is one tenth).
@@ -44,6 +46,8 @@ def to_fraction(value: object, what: str) -> Fraction:
 
 
 def _text_number(text: str, what: str) -> Fraction:
+    if _PLAIN.fullmatch(text):
+        return Fraction(text)
     bare = text.strip().lower().lstrip("+-.")
     if bare in ("inf", "infinity", "nan"):
         raise RuleError(f"{what}: expected a finite number. Got '{text}'.")

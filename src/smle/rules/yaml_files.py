@@ -28,7 +28,7 @@ __all__ = ["MAX_BYTES", "read_file", "read_yaml", "write_yaml"]
 
 MAX_BYTES = 16 * 2**20
 _MAX_NESTING = 10
-_LARGE = 200_000
+_LARGE = 20_000
 _LISTED_PAIRS = 2_000
 _PARTS = ("inputs", "outputs", "labels", "choices", "constants", "tables", "rules", *ABOUT)
 
