@@ -13,13 +13,17 @@ from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 from smle_check.statement import statement_of
 
+LONG, SHOWN = 200, 8  # terms of a sum that is shortened, and those that are left
+
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
-    """Print a linear form."""
+    """Print a linear form; of a long one, as a table of many categories is, the first terms."""
     parts = []
-    for key, value in terms.items():
+    for key, value in list(terms.items())[: SHOWN if len(terms) > LONG else None]:
         size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
         parts.append(f"{'-' if value < 0 else '+'} {size}{names[key]}")
+    if len(terms) > LONG:
+        parts.append(f"+ ({len(terms) - SHOWN:,} more terms, as the certificate states them)")
     joined = " ".join(parts).removeprefix("+ ")
     return "-" + joined[2:] if joined.startswith("- ") else joined or "0"
 

@@ -73,7 +73,7 @@ class _Printer:
     word = ""  # that joins truth values
     start, body, end = "", "", ""
 
-    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> None:
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups = ()) -> None:
         self.ops, self.tensors, self.fmt = ops, tensors, fmt
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"float32": _FLOAT32, "float64": _FLOAT64}

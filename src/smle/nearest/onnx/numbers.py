@@ -38,7 +38,7 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
         return _polyhedra(w, block, given, gates, pieces, ranks)
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, on, switch = _bounds(w, block, len(gates.lower)), gates.on(), gates.switch(block)
+    b, on, switch = _bounds(w, block), gates.on(), gates.switch(block)
     nearest = _box if block.is_box else _split
     if every:
         imposed, P = _every_piece(w, clauses, switch, on, len(block.N))
@@ -124,9 +124,9 @@ def _likely_pieces(
     return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
 
 
-def _bounds(w: Writer, block: Block, d: int) -> str:
+def _bounds(w: Writer, block: Block) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds(d)
+    bound, slope = block.affine_bounds()
     if not slope.any():
         return w.column(bound)
     x, slope = _inputs(w, block, slope)
@@ -175,7 +175,7 @@ def _polyhedra(
     """
     N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
     # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
-    bound, slope = block.affine_bounds(len(gates.lower))
+    bound, slope = block.affine_bounds()
     rows = np.zeros((J, m))
     rows[:, block.outputs] = N / block.unit
     values, matrix = [given], [rows]
