@@ -13,7 +13,7 @@ from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 from smle_check.statement import statement_of
 
-LONG, SHOWN = 200, 8  # terms of a sum that is shortened, and those that are left
+LONG, SHOWN = 24, 8  # terms of a sum that is shortened, and those that are left
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:

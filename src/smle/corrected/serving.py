@@ -31,6 +31,7 @@ from smle.programs import (
     Program,
     Settled,
     SettledBy,
+    bound_by,
     program_of,
     served_by,
     ways_of,
@@ -83,7 +84,10 @@ class Answered(NamedTuple):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self, spec: Specification) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
+        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
+
+        `bound`: what a row's own answer breaks, rules by name and entries of tables such as `cap[art017]`.
+        """
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
         facts = {
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
@@ -93,7 +97,8 @@ class Answered(NamedTuple):
             return {**facts, "clipped_share": self.clipped}
         ways = ways_of(spec, self.answers, self.served, self.by)
         served = np.asarray(WAYS, dtype=object)[ways]
-        return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
+        bound = bound_by(spec, self.encoded, self.answers)
+        return {**facts, "served": served, "bound": bound, "moved": self.moved, "replaced": self.replaced}
 
     def usage(self, spec: Specification, edges: Edges, *, heads: int, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did; a box has so many `heads`."""

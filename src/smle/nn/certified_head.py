@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
-from smle.nn.operator import ServedHead, head_digest, operator, serve
+from smle.nn.operator import ServedHead, head_digest, looked_up, operator, serve
 from smle.programs import Box, Program, program_of
 from smle.tables import WHOLE_FLOAT64
 
@@ -50,6 +50,7 @@ class CertifiedHead(nn.Module):
             widths=(len(stated["inputs"]), width, outputs),
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
             counts=None if self._is_box else self.counts,
+            groups=looked_up(self.certificate),
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,14 +14,29 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smle.errors import RuleError
 from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, decimal_text, shown, to_text
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 
-__all__ = ["MAX_CELLS", "Table", "TableFile", "lookups_in", "read_table", "split", "table_lines"]
+if TYPE_CHECKING:
+    from smle.rules.specification import Rule, Specification
+
+__all__ = [
+    "MAX_CELLS",
+    "Entry",
+    "Table",
+    "TableFile",
+    "entries_of",
+    "entry_text",
+    "lookups_in",
+    "place_of",
+    "read_table",
+    "split",
+    "table_lines",
+]
 
 MAX_CELLS = 200_000
 """Most numbers of a table."""
@@ -40,6 +55,13 @@ class Table:
     name: str
     keys: tuple[str, ...]
     values: tuple[Fraction, ...]
+
+
+class Entry(NamedTuple):
+    """What a clause looks up: the columns of the input, and a name for each of them, such as `cap[art017]`."""
+
+    columns: slice
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -286,3 +308,56 @@ def place_of(table: Table, keys: Iterable[int | None], sizes: Sequence[int]) -> 
 def entry_text(name: str, categories: Iterable[str]) -> str:
     """Return the name of a number in a table, as a rule would look it up: `cap[art017]`."""
     return to_text(Lookup(name, tuple(map(Name, categories))))
+
+
+def entries_of(rule: Rule, spec: Specification) -> list[list[Entry]]:
+    """Return for every clause of a rule the tables that it looks numbers up in; none for most.
+
+    A clause that reads multiples of one table of the rule names that one; else it names all that it may read.
+    """
+    found = [lookup for tree in rule.trees for lookup in lookups_in(tree)]
+    if not found:
+        return [[] for _ in rule.requirement.clauses]
+    tables = {table.name: table for table in spec.tables}
+    places = {item.name: (item.categories, place) for item, place in spec.input_slices if hasattr(item, "categories")}
+    entries = {}
+    for lookup in found:
+        table = tables[lookup.table]
+        open_ = [i for i, key in enumerate(lookup.keys) if key == Name(table.keys[i])]
+        if len(open_) == 1:
+            categories, place = places[table.keys[open_[0]]]
+            names = [_category_of(key) for key in lookup.keys]
+            texts = tuple(
+                entry_text(table.name, [*names[: open_[0]], category, *names[open_[0] + 1 :]])
+                for category in categories
+            )
+            known = [places[key][0] for key in table.keys]
+            sizes = [len(own) for own in known]
+            fixed = [None if i in open_ else own.index(names[i]) for i, own in enumerate(known)]
+            values = [table.values[k] for k in place_of(table, fixed, sizes)]
+            entries[texts] = Entry(place, texts), values
+    result = []
+    for clause in rule.requirement.clauses:
+        own: list[Entry] = []
+        for literal in clause.literals:
+            read = dict(literal.inputs)
+            near = [
+                (entry, values)
+                for entry, values in entries.values()
+                if any(entry.columns.start <= k < entry.columns.stop for k in read)
+            ]
+            same = [entry for entry, values in near if _is_multiple(read, entry, values)]
+            own += [entry for entry in same or [entry for entry, _ in near] if entry not in own]
+        result.append(own)
+    return result
+
+
+def _category_of(key: Node) -> str:
+    return key.name if isinstance(key, Name) else to_text(key)
+
+
+def _is_multiple(read: Mapping[int, Fraction], entry: Entry, values: Sequence[Fraction]) -> bool:
+    """Whether a literal reads a table times a number, and nothing else of the input."""
+    own = [read.get(k, Fraction(0)) for k in range(entry.columns.start, entry.columns.stop)]
+    factors = {a / b for a, b in zip(own, values, strict=True) if b}
+    return len(factors) == 1 and all(b or not a for a, b in zip(own, values, strict=True))
