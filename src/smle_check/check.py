@@ -88,7 +88,7 @@ def check_certificate(
         settled = HEADS[program["head"]](Claim(spec, own, gated, program, document["proof"], block))
     except Unproved as failure:
         raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
-    return [described(spec, *item, program["head"]) for item in settled]
+    return [item for each in settled for item in described(spec, *each, program["head"])]
 
 
 def gated_regions(data: object, spec: Specification) -> list[int]:

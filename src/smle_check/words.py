@@ -147,8 +147,31 @@ class Proved(NamedTuple):
         return f"Proved({self.rule!r} {self.where}: {self.sentence}; {how})"
 
 
-def described(spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box") -> Proved:
-    """Say what was proved of a kind of head."""
+def described(
+    spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box"
+) -> list[Proved]:  # fmt: skip
+    """Say what was proved of a kind of head: of a table that stands for several rules, what each of them says."""
+    rule, found = spec.rules[obligation.rule], proved_of(spec, obligation, margin, kind)
+    if obligation.clause is None or not rule.entries:
+        return [found]
+    result, group = [], spec.group[next(iter(rule.entries))]
+    rows = [row for row in obligation.rows if not spec.groups_of(spec.rows[row].terms) & {group}]
+    for member, name in rule.entries.items():
+        where = " and ".join([f"{spec.inputs[member]} is 1", *(sentence_of_row(spec, row) for row in rows)])
+        literals = [
+            literal._replace(
+                x={k: v for k, v in literal.x.items() if spec.group.get(k) != group},
+                bound=literal.bound - literal.x.get(member, Fraction(0)),
+            )
+            for literal in rule.clauses[obligation.clause]
+        ]
+        sentence = " or ".join(sentence_of_literal(spec, literal) for literal in literals)
+        result.append(found._replace(rule=name, where=f"where {where}", sentence=sentence))
+    return result
+
+
+def proved_of(spec: Specification, obligation: Obligation, margin: Fraction, kind: str) -> Proved:
+    """Say what one obligation is about."""
     rule = spec.rules[obligation.rule]
     rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
     if obligation.clause is not None:
@@ -167,7 +190,7 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction, kin
 
 def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:
     """Say what was not proved, and why."""
-    item = described(spec, obligation, Fraction(0))
+    item = proved_of(spec, obligation, Fraction(0), "box")
     return f"rule {item.rule!r}, head {item.head}, {item.where}: {item.sentence}: {reason}"
 
 

@@ -53,6 +53,7 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
+    spec = spec.merged
     cells = regions_of(spec)
     for fmt in FORMATS:
         domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32

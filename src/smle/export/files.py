@@ -187,7 +187,7 @@ def write_certified(
         made = grid_proposals if certificate.document["program"]["head"] == "grid" else proposals_of
         proposals, count = made(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
+    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:

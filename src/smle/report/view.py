@@ -97,12 +97,12 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     spec = judgement.spec
     assert spec is not None
     accepted = judgement.verdict == PROVED
-    by_rule: dict[int, list[Proved]] = {}
+    by_rule: dict[str, list[Proved]] = {}
     for item in judgement.proved:
-        by_rule.setdefault(item.obligation.rule, []).append(item)
+        by_rule.setdefault(item.rule, []).append(item)
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
-        found = by_rule.get(index, [])
+        found = by_rule.get(visible(rule.name), [])
         row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
         if not accepted:
             row |= {"badge": "not proved", "badge_kind": "bad"}

@@ -187,7 +187,7 @@ class Rule:
     """`x in region => y in requirement`, for each of the regions (an `or` in `when` gives several).
 
     `when` (None: always) and `then` are the readable text in canonical form; `trees` are what they were printed from,
-    None where there was no tree.
+    None where there was no tree. `entries`: of rules that were merged, the input column and the name of each.
     """
 
     name: str
@@ -197,6 +197,11 @@ class Rule:
     then: str
     trees: tuple[Node | None, Node | None] = field(default=(None, None), compare=False, repr=False)
     about: About = NOTHING
+    entries: tuple[tuple[int, str], ...] = ()
+
+    def name_at(self, x: Sequence[Fraction]) -> str:
+        """Return the name of the rule; of merged ones that of the entry which binds at an input."""
+        return next((name for column, name in self.entries if x[column] == 1), self.name)
 
     def __str__(self) -> str:
         return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
@@ -362,6 +367,13 @@ class Specification:
     def dates(self) -> frozenset[int]:
         """Input columns that are dates, in days from 1970-01-01."""
         return frozenset(place.start for item, place in self.input_slices if item.dates)
+
+    @cached_property
+    def merged(self) -> Specification:
+        """The rules with those merged that differ only in category and numbers: what a head of rules proves."""
+        from smle.rules.merging import merged
+
+        return merged(self)
 
     @cached_property
     def grid(self) -> Grid | None:
