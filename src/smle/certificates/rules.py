@@ -246,7 +246,8 @@ def _refusal(
     spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
 ) -> Exception:
     """Say at which input two limits leave nothing, and what to change."""
-    names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
+    rules = [spec.rules[item.rule] for item in (limit, clip.limit)]
+    names = [rule.name if x is None else rule.name_at(x) for rule in rules]
     output = spec.targets[limit.output]
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
@@ -305,7 +306,7 @@ def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Excepti
     for x, rules, kind in room_at(spec, points):
         if kind == "contradiction":
             return _contradiction(spec, x, rules)
-        names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+        names, place = quoted([spec.rules[r].name_at(x) for r in rules]), point_text(spec, x, rules)
         if kind == "point":
             return NotCertifiedError(
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
@@ -323,7 +324,7 @@ def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Excepti
 
 
 def _contradiction(spec: Specification, x: tuple[Fraction, ...], rules: tuple[int, ...]) -> ContradictionError:
-    names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+    names, place = quoted([spec.rules[r].name_at(x) for r in rules]), point_text(spec, x, rules)
     return ContradictionError(
         f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
     )

@@ -21,6 +21,7 @@ from smle.cli.app import (
     warn,
 )
 from smle.cli.places import Overwrite, require_model, texts_of
+from smle_check.names import visible
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved

@@ -1,7 +1,7 @@
 """Rules that differ only in category and numbers, merged into one that looks the numbers up.
 
-`when article == a, then price <= 10`, and so on for a thousand articles, says what `price <= cap[article]` says. What is
-proved and served is the table: one limit in the place of a thousand. Each rule keeps its name, as an entry.
+`when article == a, then price <= 10`, and so on for a thousand articles, says what `price <= cap[article]` says. What
+is proved and served is the table: one limit in the place of a thousand. Each rule keeps its name, as an entry.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def _parts(spec: Specification) -> Iterator[_Part]:
     from smle.rules.specification import Number
 
     group = {k: g for g, own in enumerate(spec.one_hot) if len(own) >= _MANY for k in own}
-    numbers = {
-        k for item, place in spec.output_slices if isinstance(item, Number) for k in range(place.start, place.stop)
-    }
+    numbers = {place.start for item, place in spec.output_slices if isinstance(item, Number)}
     for i, rule in enumerate(spec.rules):
         if len(rule.regions) != 1 or len(rule.requirement.exclusions) or not group:
             continue

@@ -87,6 +87,12 @@ class Decider:
         self._groups = {i: group for group in spec.one_hot for i in group}
         # No label is the answer that most rules about labels allow.
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
+        # What stands for what no half-space reads.
+        self._typical = [(lo + hi) / 2 for lo, hi in zip(spec.lower, spec.upper, strict=True)]
+        for i in self._integer:
+            self._typical[i] = Fraction(math.ceil(spec.lower[i]))
+        for own in spec.one_hot:
+            self._typical[own[0]] = ONE
         self.core: frozenset[Hashable] = frozenset()
         self._nodes, self._most = 0, MAX_NODES
         self.end = math.inf  # of the time that there is, as `monotonic` tells it
@@ -156,12 +162,16 @@ class Decider:
     def _looked_up(
         self, units: Sequence[tuple[HalfSpace, Hashable]], clauses: Sequence[OneOf]
     ) -> list[tuple[int, ...]]:
-        """Return the groups of many members of which some half-space reads several."""
+        """Return the groups of many members of which some half-space reads several, or a unit asks for one."""
         found: dict[tuple[int, ...], None] = {}
         forms = [unit.form for unit, _ in units] + [option.form for clause in clauses for option in clause.options]
         for form in forms:
             groups = [self._groups[i] for i, _ in form if i in self._groups] if len(form) > 1 else []
             found |= dict.fromkeys(g for g in set(groups) if len(g) > _FEW_MEMBERS and groups.count(g) > 1)
+        for unit, _ in units:
+            group = self._groups.get(unit.form[0][0], ()) if len(unit.form) == 1 else ()
+            if len(group) > _FEW_MEMBERS and unit.form[0][1] == unit.bound == -ONE:
+                found[group] = None
         return list(found)
 
     def _by_member(
@@ -182,7 +192,13 @@ class Decider:
         if isinstance(apart, frozenset):  # whichever member it is
             return apart
         self._most += len(group)
-        for member in group:
+        members = group
+        for unit, tag in units:  # where one is asked for, others need not be looked at
+            if len(unit.form) == 1 and unit.form[0][0] in own and unit.form[0][1] == unit.bound == -ONE:
+                members = (unit.form[0][0],)
+                core.add(tag)
+                break
+        for member in members:
             fixed = [(_with(rest, part, member), tag) for rest, part, tag in split_units]
             left = [replace(c, options=tuple(_with(*option, member) for option in own)) for own, c in split_clauses]
             left = [c for c in left if not any(not option.form and option.holds(()) for option in c.options)]
@@ -257,11 +273,7 @@ class Decider:
         )
         if not isinstance(found, dict):
             return frozenset(tag for (_, tag), m in zip(units, found, strict=True) if m)
-        point = [*((lo + hi) / 2 for lo, hi in zip(self.spec.lower, self.spec.upper, strict=True)), *self._default]
-        for i in self._integer:
-            point[i] = Fraction(math.ceil(self.spec.lower[i]))
-        for group in self.spec.one_hot:
-            point[group[0]] = ONE
+        point = [*self._typical, *self._default]
         for i, value in found.items():
             point[i] = value
         return point
