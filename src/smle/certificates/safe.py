@@ -181,9 +181,12 @@ class _Search(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, list[tuple[Form, Fraction]]] = {}
+        point: Point | None = None
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                point = Literals(self, leaf, affine=False, hurting=True, only=(g, k)).run()
+                literals = Literals(self, leaf, affine=False, hurting=True, only=(g, k))
+                if point is None or not literals.allows(point):
+                    point = literals.run()
                 if point is None:
                     return None
                 found[k] = self.rounded(point)

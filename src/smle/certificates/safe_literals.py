@@ -31,8 +31,9 @@ __all__ = ["CAP", "Literals", "Need", "Point", "Scaled"]
 Array = npt.NDArray[np.float64]
 Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
 CAP = 0.5  # of the room, in scales
-_ENOUGH = 1e-3  # room with which the search for literals ends
-_NODES = 300
+_ENOUGH, _LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, where the
+# largest number of a table may be a million times its own
+_NODES, _FEW_NODES = 300, 20
 _MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
 _NEAR = 64.0  # scales around the typical answer in which literals are chosen first
 _MOST_PAIRS = 5_000
@@ -172,7 +173,8 @@ class Literals:
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
         only: Only = None,
     ) -> None:  # fmt: skip
-        self.search, self.nodes = search, nodes
+        self.search, self.nodes = search, nodes if only is None else min(nodes, _FEW_NODES)
+        self.enough = _ENOUGH if only is None else _LITTLE
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
         self.limits: list[tuple[int, int, Need]] = []  # of which those that hurt are added to what is chosen
@@ -208,16 +210,22 @@ class Literals:
         """Return an answer that leaves room, or the one that leaves most; None: none was found."""
         best: Point | None = None
         for start in (self.guessed(), []) if self.open or self.pairs else ([],):
-            if start is None or (best is not None and best.room >= _ENOUGH):
+            if start is None or (best is not None and best.room >= self.enough):
                 continue
             found = branch_and_bound(
                 partial(self.node, start),
                 max_nodes=self.nodes,
                 below=np.inf if best is None else -best.room,
-                enough=-_ENOUGH,
+                enough=-self.enough,
             )
             best = best if found.answer is None else found.answer
         return best
+
+    def allows(self, point: Point) -> bool:
+        """Whether an answer leaves room: one that was found elsewhere often does."""
+        if any(need.slack(point) < self.enough * need.row.roomy for need in self.base):
+            return False
+        return not self.pairs and not self.broken(point._replace(room=self.enough))
 
     def guessed(self) -> list[Need] | None:
         """Return one literal per clause that some constant answer satisfies with room; None: none was found."""
