@@ -205,9 +205,9 @@ class Candidates(ClipList):
         checked[list(clipped)] = False
         listed = [k for _, own in self._check.clauses for k in own]
         aims[checked] = self._check.thresholds[listed]
-        for row, k in zip(np.flatnonzero(checked), listed, strict=True):
-            if k < self._check.moving and any(clauses.group[j] >= 0 for j in inputs[row]):  # numbers of tables
-                inputs[row] = {int(j): float(self._check.inputs[k, j]) for j in np.flatnonzero(self._check.inputs[k])}
+        for place, k in zip(np.flatnonzero(checked).tolist(), listed, strict=True):
+            if k < self._check.moving and any(clauses.group[j] >= 0 for j in inputs[place]):  # numbers of tables
+                inputs[place] = {int(j): float(self._check.inputs[k, j]) for j in np.flatnonzero(self._check.inputs[k])}
         aims[list(clipped)] = list(clipped.values())
         return replace(clauses, outputs=outputs, inputs=inputs), aims
 

@@ -189,9 +189,9 @@ class CheckedColumns(_Checked, Columns):
             if read:
                 self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
             for start, count in self.looked_up.items():
-                own = check.inputs[:, start : start + count]
-                if own.any():
-                    self.names[f"S{start}"] = np.ascontiguousarray(own)
+                table = check.inputs[:, start : start + count]
+                if table.any():
+                    self.names[f"S{start}"] = np.ascontiguousarray(table)
                     self.lines.append(f"sums[:{check.moving}] += S{start}.take(j{start}, axis=1)")
         self.lines.append("holds = sums <= H")
         if len(check.clauses) <= _FEW_CLAUSES:

@@ -89,7 +89,7 @@ class TableFile:
                 header = tuple(cell.strip() for cell in next(reader, []))
                 if len(set(header)) != len(header) or not all(header):
                     raise RuleError(f"'{name}': expected a first row with different names of columns. Got {header}.")
-                rows = []
+                rows: list[dict[str, str]] = []
                 for cells in reader:
                     if len(cells) != len(header) and cells:
                         raise RuleError(
@@ -143,7 +143,7 @@ def read_table(name: str, stated: Any, inputs: Mapping[str, Sequence[str]], to_n
         for category, key, own in zip(cell, keys, known, strict=True):
             if category not in own:
                 with located(category):
-                    hint = did_you_mean(category, inputs[key])
+                    hint = did_you_mean(category, list(inputs[key]))
                     raise RuleError(f"{what}: '{category[:80]}' is not a category of '{key}'.{hint}")
     default = None if "default" not in stated else to_number(stated["default"], f"{what}, default")
     values, missing = [], []
