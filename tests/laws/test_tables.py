@@ -13,9 +13,9 @@ import smle
 import smle_check
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
-from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
-from smle.programs import program_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
 from smle.rules import Specification
 from smle.tables import Reader
 from support.builder import Package, accepted, refusal
@@ -135,7 +135,7 @@ HOSTILE = [[0, 0, 0], [1, 1, 0], [0.5, 0.5, 0], [np.nan, 0, 1], [2, 0, 0], [-1, 
 @pytest.mark.parametrize("members", HOSTILE)
 def test_rows_without_exactly_one_member_are_refused(members):
     torch = pytest.importorskip("torch")
-    from smle.nn.certified_head import CertifiedHead
+    from smle.networks.certified_head import CertifiedHead
 
     spec = Specification.from_yaml(LIST)
     with pytest.raises(DataError, match=r"one 1 among zeros|missing|article"):

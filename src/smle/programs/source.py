@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "joined", "rows_function"]
+__all__ = ["Columns", "Function", "PrintedRows", "columns_function", "columns_read", "joined", "rows_function"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
@@ -29,7 +29,7 @@ Groups = Sequence[Sequence[int]]
 
 def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
     """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
-    return Rows(ops, tensors, fmt, groups).function()
+    return PrintedRows(ops, tensors, fmt, groups).function()
 
 
 def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
@@ -175,7 +175,7 @@ def _place(x: list[float], start: int, stop: int) -> int:
         return 0
 
 
-class Rows(_Printer):
+class PrintedRows(_Printer):
     """Row by row, in Python's floats. A sum is computed where its limit is active."""
 
     word = " and "
