@@ -214,7 +214,8 @@ def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     """Print one line per rule with its smallest margin, or with what enforces it."""
     from smle.certificates.document import how_proved
 
-    rows, by_rule = [], dict[str, list[Proved]]()
+    rows = []
+    by_rule: dict[str, list[Proved]] = {}
     for item in proved:
         by_rule.setdefault(item.rule, []).append(item)
     for rule in spec.rules:
