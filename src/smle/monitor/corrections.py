@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules import Choice, Clause, Label, Specification, entries_of
+from smle.rules import Choice, Clause, Label, Specification
 from smle.rules.membership import active, broken, clause_holds
 from smle_check.heads import sums
 
@@ -190,7 +190,7 @@ def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, .
     X, usable = _clamped(spec, X), np.flatnonzero(_usable(answers))
     own = answers[usable].astype(np.float64)
     found: list[tuple[str, ...]] = [()] * len(answers)
-    named = [any(entries_of(rule, spec)) for rule in spec.rules]
+    named = [any(entries) for entries in spec.entries]
     wrong, entries = broken(spec, X[usable], own), _broken_entries(spec, X[usable], own)
     for row, breaks, looked_up in zip(usable.tolist(), wrong, entries, strict=True):
         rules = [spec.rules[r].name for r in np.flatnonzero(breaks) if not named[r]]
@@ -201,8 +201,8 @@ def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, .
 def _broken_entries(spec: Specification, X: Array, Y: Array) -> list[list[str]]:
     """Return for every row the entries of tables whose clauses it breaks."""
     found: list[list[str]] = [[] for _ in range(len(X))]
-    for rule in spec.rules if spec.tables else ():
-        for clause, entries in zip(rule.requirement.clauses, entries_of(rule, spec), strict=True):
+    for rule, looked_up in zip(spec.rules, spec.entries, strict=True):
+        for clause, entries in zip(rule.requirement.clauses, looked_up, strict=True):
             if not entries:
                 continue
             on = np.flatnonzero(active(rule, X))

@@ -17,7 +17,7 @@ from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
-from smle.rules.lookups import Table
+from smle.rules.lookups import Entry, Table, entries_of
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import twins, visible
@@ -367,6 +367,11 @@ class Specification:
     def dates(self) -> frozenset[int]:
         """Input columns that are dates, in days from 1970-01-01."""
         return frozenset(place.start for item, place in self.input_slices if item.dates)
+
+    @cached_property
+    def entries(self) -> tuple[list[list[Entry]], ...]:
+        """For every rule and each of its clauses, the tables that it looks numbers up in."""
+        return tuple(entries_of(rule, self) for rule in self.rules)
 
     @cached_property
     def merged(self) -> Specification:
