@@ -23,7 +23,7 @@ __all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = 2.0**-52
-_LONG = 32  # terms of a sum that is one product of matrices
+_LONG = 32  # terms of a sum of which most are 0
 
 
 def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
@@ -146,8 +146,13 @@ def _compare(
     for values, form in parts:
         if len(form) > _LONG:
             columns, factors = np.array([i for i, _ in form]), np.array([float(q) for _, q in form])
-            own = values[:, columns].astype(np.float64)
-            value, size, terms = value + own @ factors, size + np.abs(own) @ np.abs(factors), terms + len(form)
+            together = len(columns) == columns[-1] - columns[0] + 1
+            own = values[:, columns[0] : columns[-1] + 1] if together else values[:, columns]
+            rows, places = own.nonzero()  # of the columns of a category one
+            products = own[rows, places].astype(np.float64) * factors[places]
+            value += np.bincount(rows, products, len(value))
+            size += np.bincount(rows, np.abs(products), len(value))
+            terms += len(form)
             continue
         for i, q in form:
             term = values[:, i].astype(np.float64) * float(q)
