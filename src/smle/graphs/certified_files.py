@@ -183,7 +183,7 @@ def write_certified(
         )
     proposals, count = head_of(certificate).nodes(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
+    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:

@@ -21,7 +21,7 @@ from smle.heads.box.program import Box
 from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges
-from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
+from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, ways_of
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle.rules.membership import active
@@ -89,7 +89,10 @@ class Answered(NamedTuple):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self, spec: Specification) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
+        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
+
+        `bound`: what a row's own answer breaks, rules by name and entries of tables such as `cap[art017]`.
+        """
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
         facts = {
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
@@ -99,7 +102,8 @@ class Answered(NamedTuple):
             return {**facts, "clipped_share": self.inside.clipped_share()}
         ways = ways_of(spec, self.answers, self.served, self.by)
         served = np.asarray(WAYS, dtype=object)[ways]
-        return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
+        bound = bound_by(spec, self.encoded, self.answers)
+        return {**facts, "served": served, "bound": bound, "moved": self.moved, "replaced": self.replaced}
 
     def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did."""
