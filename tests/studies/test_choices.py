@@ -237,3 +237,12 @@ def test_the_recurrent_backbone_has_one_lstm_in_the_text_and_two_in_the_publishe
         backbone = settings.backbone.build(X)
         assert sum(isinstance(part, torch.nn.LSTM) for part in backbone.modules()) == layers
         assert backbone(torch.zeros(3, 8)).shape == (3, settings.backbone.embedding)
+
+
+def test_plain_networks_answer_by_the_call_path_of_safe_ones(monkeypatch):
+    """Without the calls of modules, and with the same bits: times can be compared."""
+    network = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.nn.Linear(4, 2))
+    x = torch.rand(5, 3)
+    wanted = network(x)
+    monkeypatch.setattr(torch.nn.Linear, "forward", None)
+    assert torch.equal(methods._plain(network)(x), wanted)
