@@ -12,16 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import CertifiedNetwork, certify, project
 from smle.certificates.document import Certificate
 from smle.errors import NotCertifiedError
-from smle.estimators import SMLEClassifier, SMLERegressor
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
-from smle.nn.units import DataScale
-from smle.programs import Box
+from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.program import Box
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
+from smle.networks.backbones import MLP
+from smle.networks.units import DataScale
+from smle.regions.cells import Cells
 from smle.rules import Choice, Label, Specification
 from studies.bench.sampling import uniform_points
 from studies.experiments.paper_network import FreeBox

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from smle.assurance import CertifiedNetwork
+from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.nn import SafeNetwork
 from studies.bench.soundness_attacks import KINDS, Attacker, Batch
 from studies.bench.soundness_programs import torch_threads

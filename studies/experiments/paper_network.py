@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import Counterexample
-from smle.guarantees.box.head_problem import RegionObligations
-from smle.guarantees.box.pdcg import strongest_counterexample
-from smle.nn.bounds import Box, BoxParameters
-from smle.nn.box_network import BoxNetwork
-from smle.nn.operations import clip
+from smle.heads.box.algorithms.counterexample import Counterexample
+from smle.heads.box.algorithms.head_problem import RegionObligations
+from smle.heads.box.algorithms.pdcg import strongest_counterexample
+from smle.heads.box.network.bounds import Box, BoxParameters
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.network.operations import clip
+from smle.heads.box.training.enforcement import PDCG, Report
 from smle.rules import Specification
-from smle.training.enforcement import PDCG, Report
 from studies.experiments.choices import PaperChoices
 
 __all__ = ["Adversarial", "AllPoints", "FreeBox", "PaperNetwork"]

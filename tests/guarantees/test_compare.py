@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from smle.advice.compare import Change, compare
 from smle.errors import RuleError
-from smle.guarantees.advice.compare import Change, compare
 from smle.rules import CNF, Label, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction

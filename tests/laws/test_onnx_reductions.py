@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from smle import Specification
-from smle.certificates.rules import certify_rules
-from smle.export.graph import certified_program, interface_of
-from smle.export.proposals import proposals_of
+from smle.graphs.graph import certified_program, interface_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.onnx import proposals_of
 from smle_check.onnx.graph import Node
 from smle_check.onnx.program import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
 from support.exported import DIRECT, HAND_MADE, MIXED, hand_made, untrained

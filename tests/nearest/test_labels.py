@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from smle import correct
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.nearest import label_branches, label_diagrams
-from smle.programs import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined

@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from smle.certificates.rules import certify_rules
-from smle.guarantees import active, nearest_outputs
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.nearest import Clauses, Proposals
-from smle.programs import Candidates
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import ClauseArrays, Specification
+from smle.rules.membership import active
 from support.exported import columns_of, session
 from support.joined import asked, joined
 from support.random_rules import random_rules, served, thresholds

@@ -14,8 +14,8 @@ import smle
 from smle import Specification
 from smle.errors import DataError, RuleError
 from smle.export import check_onnx, load_onnx
+from smle.networks.units import DataScale
 from smle.nn import SafeNetwork
-from smle.nn.units import DataScale
 from smle.training import TrainingOptions, train
 from support.safe_networks import squared
 from support.sampling import Judge

@@ -400,7 +400,7 @@ def test_unknown_keys_are_refused(key: str) -> None:
 
 
 def test_heads_are_not_kept_alive() -> None:
-    from smle.nn.operator import _alive
+    from smle.networks.operator import _alive
 
     gc.collect()
     before = len(_alive)

@@ -15,8 +15,8 @@ from smle import SafeRegressor, Specification, correct
 from smle.certificates.gate import domain_arrays
 from smle.errors import DataError
 from smle.tables import Reader, encode_inputs, encode_numbers, in_domain
-from smle.tables.files import read_chunks, read_table, text_columns
 from smle.tables.frames import as_numbers
+from smle.tables.table_files import read_chunks, read_table, text_columns
 
 SPEC = Specification.from_yaml("""
 inputs:

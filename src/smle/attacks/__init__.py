@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.attacks.found import Attack, Violation
-from smle.attacks.strongest import Counterexample, counterexample
 from smle.attacks.subjects import Table, subject_of, usable
 from smle.errors import RuleError
-from smle.guarantees import NotProved, broken
-from smle.guarantees import verify as verify_heads
+from smle.heads.box.algorithms.strongest import Counterexample, counterexample
+from smle.heads.box.proof.verdict import NotProved
+from smle.heads.box.proof.verify import verify as verify_heads
 from smle.rules import Choice, Number, NumericInput, Specification
+from smle.rules.membership import broken
 from smle.violations import Broken, excess_of, hunt
 
 __all__ = ["Attack", "Counterexample", "Violation", "attack", "counterexample"]
@@ -111,7 +112,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
     """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
-    from smle.nn.network import evaluating
+    from smle.networks.safe_network import evaluating
 
     return evaluating(model)
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
-from smle.export.scores import scores_of
-from smle.export.stored import StoredModel
 from smle.rules import Categorical, NumericInput, Specification
+from smle.serving.scores import scores_of
+from smle.serving.stored import StoredModel
 from smle.tables import column_names, encode_inputs, in_domain, outputs_of
 
 __all__ = ["Table", "subject_of"]
@@ -133,7 +133,7 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from smle.nn.asked import AskedModule
+        from smle.networks.asked import AskedModule
 
         return AskedModule(model, spec)
     table = Table(spec, examples)

@@ -137,7 +137,7 @@ class _Run:
         """Read, split, train, measure, write."""
         from smle.rules import Specification
         from smle.storage import require_replaceable
-        from smle.tables.files import read_table, text_columns
+        from smle.tables.table_files import read_table, text_columns
 
         if data.suffix in _RULES and rules.suffix not in _RULES:
             raise ValueError(f"'{data}' looks like rules and '{rules}' like a table. Expected the table first.")

@@ -15,10 +15,10 @@ from scipy.optimize import minimize_scalar
 from smle.certificates.document import arrays_of, tensors_of
 from smle.estimators.class_tasks import Labels, Options
 from smle.estimators.tasks import Held
-from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.parameters import by_name
-from smle.programs import Perceptron
+from smle.serving.perceptron import Perceptron
+from smle.serving.stored import StoredModel
 
 __all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
 

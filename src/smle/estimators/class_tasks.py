@@ -12,8 +12,8 @@ import numpy.typing as npt
 from smle.errors import DataError, ModelFormatError
 from smle.estimators.tasks import Numbers, Sides, Task
 from smle.parameters import by_name
-from smle.programs import Settled
 from smle.rules import Choice, Specification
+from smle.serving.settled import Settled
 from smle.tables import encode_choices, encode_numbers, option_of, option_values
 
 if TYPE_CHECKING:

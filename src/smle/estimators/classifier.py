@@ -39,7 +39,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
 
         Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
         """
-        return np.asarray(self._task.decisions(self._outputs(X, out_of_domain).served.astype(np.float64)))
+        return np.asarray(self._task.decisions(self.answer(X, out_of_domain).served.astype(np.float64)))
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
         """Return labels as 0/1 (rows, m), or the chosen options (rows,).
@@ -50,7 +50,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told.
         """
-        found = self._outputs(X, out_of_domain, taps=return_info)
+        found = self.answer(X, out_of_domain)
         result = self._task.predictions(found.served)
         return (result, found.information(self.specification_)) if return_info else result
 
@@ -62,7 +62,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
         label that the rules force or forbid there has 1 or 0. Relations between labels that are open move decisions,
         not the probabilities of single labels. Nothing else is claimed of them: the proof is about what is predicted.
         """
-        return np.asarray(self._task.ordered(self.chances(self._outputs(X, out_of_domain))))
+        return np.asarray(self._task.ordered(self.chances(self.answer(X, out_of_domain))))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""

@@ -26,8 +26,8 @@ from smle.parameters import (
     require_parameters,
     stated,
 )
-from smle.programs import Perceptron
 from smle.rules import Choice, Label, Number, Specification
+from smle.serving.perceptron import Perceptron
 from smle.tables import as_table, column_names, encode_inputs
 from smle.tables.days import with_days
 from smle.tables.further import FurtherColumns

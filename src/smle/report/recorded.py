@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from smle.programs import Corrections
+from smle.monitor.corrections import Corrections
 from smle.rules import share_text
 
 __all__ = [

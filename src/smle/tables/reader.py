@@ -38,12 +38,14 @@ class ReadTable:
         encoded: The inputs of the rules (n, d), in the order of `spec.columns`; missing values have their stand-ins.
         missing: In which rows an input is missing (n,), by name; inputs that are never missing are left out.
         faults: What is wrong with rows, column by column; nothing after `Reader.read`.
+        is_read: Whether all inputs were read from the table; else `encoded` was given beside it.
     """
 
     def __init__(self, table: Any, dates: Collection[str] = ()) -> None:
         self.table, self.columns, self._dates = table, column_names(table), dates
         self.encoded: FloatArray = np.empty((0, 0))
         self.missing: dict[str, Mask] = {}
+        self.is_read = False
         self.faults: tuple[Fault, ...] = ()
         self._labels = {} if self.columns is None else dict(zip(self.columns, table.columns, strict=True))
         self._raw: dict[str, Array] = {}
@@ -90,9 +92,25 @@ class Reader:
             for item, place in spec.input_slices
         ]
 
-    def opened(self, table: Any) -> ReadTable:
-        """Return a table of which nothing was read yet, or one that was opened before."""
-        return table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+    def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
+        """Return a table of which nothing was read yet but `encoded` inputs, or one that was opened before."""
+        rows = table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+        if encoded is not None:
+            rows.encoded = encoded
+        return rows
+
+    def moved(self, rows: ReadTable, encoded: FloatArray) -> ReadTable:
+        """Return rows at other inputs (n, d); further columns of the table stay."""
+        import pandas as pd
+
+        columns = {name: rows[name] for name in rows.columns or ()}
+        for item, place in self.spec.input_slices:
+            part = encoded[:, place]
+            if isinstance(item, Categorical):
+                columns[item.name] = np.asarray(item.categories, dtype=object)[part.argmax(axis=1)]
+            else:
+                columns[item.name] = part[:, 0]
+        return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 
     def read(self, table: Any) -> ReadTable:
         """Return the rows of a table.
@@ -123,10 +141,11 @@ class Reader:
     def missing_counts(self, table: Any) -> dict[str, int]:
         """Return in how many rows each input that has a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
-        encoded = self.spec.one_hot and getattr(table, "shape", (0,))[1:] == (len(self.spec.columns),)
-        if not filled or (encoded and column_names(table) is None):  # encoded rows have their stand-ins
+        given = table.table if isinstance(table, ReadTable) else table
+        encoded = self.spec.one_hot and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
+        if not filled or (encoded and column_names(given) is None):  # encoded rows have their stand-ins
             return dict.fromkeys(filled, 0)
-        missing = (table if isinstance(table, ReadTable) else self.examine(table)).missing
+        missing = (table if isinstance(table, ReadTable) and table.is_read else self.examine(given)).missing
         return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
 
     def read_encoded(self, array: Any) -> FloatArray:
@@ -177,6 +196,7 @@ class Reader:
                 reader.look_for_fractions(encoded, found.faults)
             if isinstance(reader, _NumberReader) and reader.step is not None:
                 reader.read_steps(encoded, found.part, found.faults)
+        rows.is_read = True
         rows.encoded, rows.faults = encoded, tuple(chain.from_iterable(found.faults for found in read))
 
 
