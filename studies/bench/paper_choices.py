@@ -81,7 +81,8 @@ def _turned(benchmark: str, name: str) -> PaperChoices:
     if name == "base":
         return base
     choice, _, value = name.partition("=")
-    return replace(base, **{choice: value or other[choice]})
+    turned: Any = value or other[choice]
+    return replace(base, **{choice: turned})
 
 
 @dataclass(frozen=True)
