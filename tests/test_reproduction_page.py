@@ -164,16 +164,20 @@ def test_the_page_says_what_was_measured(what: str, said: str) -> None:
 SAME = {("forecasting", "published"): "base", ("synthetic", "paper"): "text"}
 """Networks that the bench of choices and a preset both train: the same settings, the same seed."""
 
+OLDER = {"synthetic": "the synthetic rows are older than the clip that gives l where bounds cross"}
+"""Where the choices were measured with older code, and what the page says about it."""
+
 
 @pytest.mark.parametrize(("benchmark", "preset"), SAME)
 def test_choices_and_presets_were_measured_with_the_same_code(benchmark: str, preset: str) -> None:
-    """A network that is in both files has one score. Where they differ, one of the files is stale: run it again."""
+    """A network that is in both files has one score. Where they differ, one is stale: run it again, or say so."""
     table = scores(benchmark, preset)
     of_preset = table[table.seed == 0].set_index("task").score_averaged
     of_choices = CHOICES.xs(SAME[benchmark, preset], level="variant").score_averaged
     both = of_preset.index.intersection(of_choices.index)
     assert len(both) >= 2
-    pd.testing.assert_series_equal(of_preset[both], of_choices[both], rtol=1e-4, check_names=False)
+    assert np.allclose(of_preset[both], of_choices[both], rtol=0, atol=1e-3) == (benchmark not in OLDER)
+    assert OLDER.get(benchmark, "") in PAGE
 
 
 def test_best_gap_has_the_runs_that_the_page_counts() -> None:
