@@ -36,7 +36,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
-from smle.attacks.subjects import Table as AttackTable
+from smle.attacks.subjects import AskedTable as AttackTable
 from smle.export import load_onnx
 from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report

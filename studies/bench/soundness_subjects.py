@@ -126,6 +126,7 @@ class Subject:
     cells: Cells
     network: CertifiedNetwork
     certificate: Certificate
+    learned: BoxNetwork | None = None  # what it was made of
 
     def __post_init__(self) -> None:
         self.certificate.check()
@@ -252,7 +253,7 @@ def _crossing(name: str, text: str, *, kind: str, gate: bool = True) -> Subject:
 def _subject(name: str, network: BoxNetwork) -> Subject:
     certificate = certify(network)
     deployed = CertifiedNetwork(network.backbone, network.spec, certificate)
-    return Subject(name, "by hand", network.spec, network.cells, deployed, certificate)
+    return Subject(name, "by hand", network.spec, network.cells, deployed, certificate, network)
 
 
 def _difference() -> Subject:

@@ -18,13 +18,13 @@ from smle.regions.decide import columns_of, is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 from smle.rules.phrases import number_json, number_text, value_text
 
-__all__ = ["Change", "Comparison", "Difference", "compare"]
+__all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 
 _SHOWN = 5  # differences between files that a message names
 
 
 @dataclass(frozen=True)
-class Change:
+class RuleChange:
     """An input that the versions read differently.
 
     * `what` is "integer": `old` and `new` say whether only whole numbers are taken.
@@ -66,7 +66,7 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RulesComparison:
     """How a new specification relates to an old one.
 
     * `verdict`: "equal", "stricter", "weaker", "neither", or "unknown" if a search was cut off.
@@ -78,7 +78,7 @@ class Comparison:
     verdict: str
     newly_forbidden: Difference | None
     newly_allowed: Difference | None
-    changes: tuple[Change, ...]
+    changes: tuple[RuleChange, ...]
     spec: Specification
     said: tuple[Said, ...] = ()
 
@@ -138,7 +138,7 @@ class Comparison:
         return ", ".join(f"{name}={number_text(value)}" for name, value in zip(names, difference.y, strict=True))
 
 
-def compare(old: Specification, new: Specification) -> Comparison:
+def compare(old: Specification, new: Specification) -> RulesComparison:
     """Compare two specifications over the same inputs and outputs.
 
     Raises:
@@ -163,7 +163,7 @@ def compare(old: Specification, new: Specification) -> Comparison:
         verdict = "stricter"
     else:
         verdict = "weaker" if allowed else "equal"
-    return Comparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
+    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:
@@ -206,17 +206,17 @@ def _members(item: Categorical | Choice) -> tuple[str, ...]:
     return item.categories if isinstance(item, Categorical) else item.options
 
 
-def _changes(old: Specification, new: Specification) -> Iterator[Change]:
+def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
     for before, after in zip(old.inputs, new.inputs, strict=True):
         if is_integer(before) != is_integer(after):
-            yield Change(before.name, "integer", is_integer(before), is_integer(after))
+            yield RuleChange(before.name, "integer", is_integer(before), is_integer(after))
         if before.missing != after.missing:
             old_value, new_value = (
                 date_text(item.missing) if isinstance(item, NumericInput) and item.dates and item.missing is not None
                 else item.missing
                 for item in (before, after)
             )  # fmt: skip
-            yield Change(before.name, "missing", old_value, new_value)
+            yield RuleChange(before.name, "missing", old_value, new_value)
 
 
 def _said(old: Specification, new: Specification) -> Iterator[Said]:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from smle.errors import DataError
 from smle.estimators.calibration import rescaled, thresholds_of
-from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkClassifier
 from smle.estimators.tasks import Held, TrainingRows
@@ -81,13 +81,13 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
     def _right(self, X: Any, y: Any) -> npt.NDArray[np.bool_]:
         return np.asarray(self.predict(X) == encode_numbers(self.specification_, y))
 
-    def _plain_task(self, spec: Specification, y: Any = None) -> Labels | Options:
+    def _plain_task(self, spec: Specification, y: Any = None) -> LabelTask | Options:
         if spec.output_kind not in ("labels", "choice"):
             raise DataError(
                 f"{type(self).__name__} predicts labels, or one choice. Expected `labels` or one of `choices` in the "
                 "rules. For mixed kinds of outputs use smle.nn.SafeNetwork."
             )
-        return (Options if spec.output_kind == "choice" else Labels)(spec, y)
+        return (Options if spec.output_kind == "choice" else LabelTask)(spec, y)
 
 
 @documented

@@ -16,7 +16,7 @@ from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import column_names
+from smle.tables import ReadTable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,21 +72,25 @@ class FittedModel:
 
     # --- using
 
-    def _read(self, X: Any) -> Any:
-        """Return a table that fits the model.
+    def _read(self, X: Any) -> ReadTable:
+        """Return the rows of a table that fits the model, not read yet.
 
         Raises:
             DataError: If an array has another number of columns.
         """
         if "deployed_" not in self.__dict__:  # the question of scikit-learn takes longer than a row
             check_is_fitted(self, "deployed_")
-        X = plain_table(X, self.specification_)
-        if column_names(X) is None and X.shape[1] != self.n_features_in_:
-            raise DataError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input."
-            )
-        return X
+        reader = self.deployed_.reader
+        rows = reader.opened(X)
+        if rows.columns is None:
+            array = plain_table(rows.table, self.specification_)
+            if array.shape[1] != self.n_features_in_:
+                raise DataError(
+                    f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            rows = reader.opened(array)
+        return rows
 
     def answer(self, X: Any, out_of_domain: str | None = None, *, count: bool = True) -> Answered:
         """Like `predict`, but with what the model in front of the head answers, and how each row was served.

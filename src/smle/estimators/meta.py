@@ -169,7 +169,7 @@ class MetaEstimator(SafeEstimator):
                     "The estimator inside is stored as ONNX, which cannot learn. Expected a model that was fitted "
                     "here, or a network. Call fit."
                 )
-            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X)
+            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X).table
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         fitted._fit(inner, X, y, weights, once=True, known=known)
         self.__dict__ = fitted.__dict__

@@ -13,7 +13,7 @@ from smle.certificates.document import Certificate
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 
-__all__ = ["Ask", "AsksOnce", "Head", "Outcome", "Program"]
+__all__ = ["Ask", "AsksOnce", "HeadKind", "HeadProgram", "Outcome"]
 
 Array = npt.NDArray[Any]
 Ask = Callable[[Array], Array]
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     by: npt.NDArray[np.int8]
 
 
-class Program(Protocol):
+class HeadProgram(Protocol):
     """What a certified head runs, in NumPy. Nothing is computed behind it."""
 
     @property
@@ -81,7 +81,7 @@ class AsksOnce:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadKind:
     """A kind of head.
 
     Attributes:
@@ -94,7 +94,7 @@ class Head:
     """
 
     certify: Callable[..., Certificate]
-    program: Callable[[Certificate], Program]
+    program: Callable[[Certificate], HeadProgram]
     nodes: Callable[[Certificate], tuple[list[Backbone], int]]
     words: Callable[[Mapping[str, str]], str]
     suits: Callable[[Specification], bool]

@@ -7,14 +7,14 @@ import numpy.typing as npt
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError
 from smle.heads.box.head import BOX
-from smle.heads.contract import Head, Program
+from smle.heads.contract import HeadKind, HeadProgram
 from smle.heads.grid.head import GRID
 from smle.heads.rules.head import RULES
 from smle.rules import Specification
 
 __all__ = ["HEADS", "certify_head", "head_for", "head_of", "program_of"]
 
-HEADS: dict[str, Head] = {"box": BOX, "rules": RULES, "grid": GRID}
+HEADS: dict[str, HeadKind] = {"box": BOX, "rules": RULES, "grid": GRID}
 
 
 def head_for(spec: Specification) -> str:
@@ -22,7 +22,7 @@ def head_for(spec: Specification) -> str:
     return [name for name, head in HEADS.items() if head.suits(spec)][-1]
 
 
-def head_of(certificate: Certificate) -> Head:
+def head_of(certificate: Certificate) -> HeadKind:
     """Return the head that a certificate speaks of.
 
     Raises:
@@ -33,7 +33,7 @@ def head_of(certificate: Certificate) -> Head:
     return HEADS[certificate.kind]
 
 
-def program_of(certificate: Certificate) -> Program:
+def program_of(certificate: Certificate) -> HeadProgram:
     """Return the program that a certificate speaks of."""
     return head_of(certificate).program(certificate)
 

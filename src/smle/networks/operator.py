@@ -11,6 +11,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -47,7 +48,8 @@ class ServedHead:
     Attributes:
         program: What runs, in NumPy.
         digest: Names it by its content.
-        key: What an operator is given to ask for it. `live` asks for whatever this object serves at that time.
+        key: What an operator is given to ask for it.
+        live: Asks for whatever this object serves at that time, in this process alone.
         counts: `rows` so far, those `moved` and those `replaced`; None: nobody counts.
     """
 
@@ -57,9 +59,11 @@ class ServedHead:
         self.columns, self.width, self.outputs = widths  # of features, answers and what is served
         self.is_large, self.counts = is_large, counts
         self._serial = str(next(_serials))
-        self.live = f":{self._serial}"  # asks for whatever is served at that time
+        # No digest tells whether a file of another process speaks of this object: its name is one that nobody else has.
+        name = uuid4().hex
+        self.live = f":{name}"
         self.deploy(program, digest)
-        _alive[self._serial] = self
+        _alive[self._serial] = _alive[name] = self
 
     def deploy(self, program: AsksOnce, digest: str) -> None:
         """Serve another program from now on."""
@@ -133,14 +137,14 @@ def _head(key: str) -> ServedHead:
     """
     digest, _, serial = key.partition(":")
     found = _alive.get(serial)
-    if found is not None and digest in ("", found.digest):
+    if found is not None and (found.digest == digest or found.live == key):
         return found
     found = next((head for head in list(_alive.values()) if digest == head.digest), None)
     if found is None:
         raise CertificateError(
-            f"No head with the digest {digest[:16] or '(none)'} is alive in this process. What was recorded asks the "
-            "network that it was recorded from: keep that network, unchanged, or load its folder first "
-            "(smle.load(folder, backbone=module))."
+            f"No head {f'with the digest {digest[:16]}' if digest else 'that was compiled here'} is alive in this "
+            "process. What was recorded asks the network that it was recorded from: keep that network, unchanged, or "
+            "load its folder first (smle.load(folder, backbone=module))."
         )
     return found
 

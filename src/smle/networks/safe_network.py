@@ -150,7 +150,7 @@ class SafeNetwork(nn.Module):
             answers = self._called(numbers, inputs)
         answers, flat = self._columns(features, answers)
         head: CertifiedHead = parts["head"]
-        if self.training and answers.requires_grad:
+        if self.training and answers.requires_grad and torch.is_grad_enabled():  # modules may ask for gradients inside
             head.served.require_shapes(features, answers)
             return answers[..., 0] if flat else answers
         served = head.forward(features, answers)  # without hooks for all modules: nothing comes behind a head

@@ -147,7 +147,7 @@ class Decider:
         outcome = self._descend(start, sorted(waiting, key=lambda c: len(c.options)), list(pairs))
         if isinstance(outcome, Witness):
             return outcome
-        self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Token) and tag is not None)
+        self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Symbol) and tag is not None)
         return None
 
     def _descend(
@@ -167,7 +167,7 @@ class Decider:
             return Witness(tuple(point[: self.d]), tuple(point[self.d :]))
         core: set[Hashable] = {broken.tag}
         for option in broken.options:
-            token = _Token()
+            token = _Symbol()
             outcome = self._descend([*units, (option, token)], clauses, pairs)
             if isinstance(outcome, Witness) or token not in outcome:
                 return outcome
@@ -273,7 +273,7 @@ class Decider:
         return chosen
 
 
-class _Token:
+class _Symbol:
     """Marks a choice of the search."""
 
 

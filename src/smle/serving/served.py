@@ -18,7 +18,7 @@ from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.program import Box
-from smle.heads.contract import Program
+from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges
 from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
@@ -30,7 +30,7 @@ from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
 from smle.serving.stored import StoredModel
 from smle.storage import ModelRecord
-from smle.tables import Reader, ReadTable, apply_domain_policy, in_domain
+from smle.tables import POLICIES, Reader, ReadTable, apply_domain_policy, in_domain
 from smle.tables.frames import frame_of
 from smle.tables.further import FurtherColumns
 
@@ -175,7 +175,7 @@ class Served:
         return self._front
 
     @property
-    def head(self) -> Program | None:
+    def head(self) -> HeadProgram | None:
         """The program of the certified head; None: there are no rules."""
         return self._head
 
@@ -197,7 +197,7 @@ class Served:
     @property
     def reads_answers(self) -> bool:
         """Whether the model in front answers for itself; False: it makes an embedding for a box."""
-        return self.head is None or self.head.reads_answers
+        return self._head is None or self._head.reads_answers
 
     @cached_property
     def cells(self) -> Cells:
@@ -225,8 +225,9 @@ class Served:
             count: Count the rows in `served_`, and warn where the model's answers or rules call for it.
             stacklevel: Of warnings.
         """
-        rows = X if isinstance(X, ReadTable) else self.reader.read(X)
-        apply_domain_policy(self._spec, rows.encoded, out_of_domain, stacklevel=stacklevel + 1)
+        rows = self.reader.read(X)
+        if out_of_domain not in POLICIES or not self.reader.is_inside(rows):
+            apply_domain_policy(self._spec, rows.encoded, out_of_domain, stacklevel=stacklevel + 1)
         found = self._served(rows)
         if count and found.inside is None:
             self._count(found, stacklevel=stacklevel + 1)
@@ -234,19 +235,19 @@ class Served:
 
     def _served(self, rows: ReadTable) -> Answered:
         """Ask the model, and serve through the head."""
-        encoded, spec = rows.encoded, self._spec
+        encoded, spec, reads_answers = rows.encoded, self._spec, self.reads_answers
 
         def ask(x: Array) -> Array:
             at = rows if x is encoded else self.reader.moved(rows, x)
             found = self._front.answers(self._table(at), x)
-            return answers_of(spec, found, len(x)) if self.reads_answers else found
+            return answers_of(spec, found, len(x)) if reads_answers else found
 
         if self._head is None:
             answers = ask(encoded)
             return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
         given, served, by = self._head.serve(encoded, ask)
         inside = Inside(self._head, encoded, given) if isinstance(self._head, Box) else None
-        return Answered(encoded, given if self.reads_answers else served, served, by, inside)
+        return Answered(encoded, given if reads_answers else served, served, by, inside)
 
     def _table(self, rows: ReadTable) -> Any:
         """Return rows as the model in front reads them."""
@@ -256,7 +257,11 @@ class Served:
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
         """Add how rows were served to the totals; warn of answers that were replaced, and of too many safe ones."""
-        spec, totals = self.specification_, self.served_
+        totals = self.served_
+        if not found.by.any() and (found.answers == found.served).all() and self._head is not None:
+            totals["kept"] += len(found.by)
+            return
+        spec = self._spec
         ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
         for way, number in zip(WAYS, ways, strict=True):
             totals[way] += number
@@ -282,7 +287,7 @@ class Served:
 
         By default in bins of about equal numbers of these rows.
         """
-        rows = X if isinstance(X, ReadTable) else self.reader.read(X)
+        rows = self.reader.read(X)
         edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
         found = self.answer(rows, "clip", count=False)
         return found.usage(self.specification_, edges, missing=self.reader.missing_counts(rows))

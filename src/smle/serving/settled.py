@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.heads.contract import Program
+from smle.heads.contract import HeadProgram
 from smle.rules import Choice, Clause, Specification, label_columns
 from smle.rules.membership import active, clause_holds
 
@@ -38,7 +38,7 @@ class SettledBy:
       requirement after the other. Exclusions and other relations between labels that are open settle nothing.
     """
 
-    def __init__(self, spec: Specification, certificate: Certificate, program: Program) -> None:
+    def __init__(self, spec: Specification, certificate: Certificate, program: HeadProgram) -> None:
         self._spec, self._program = spec, program
         stated = certificate.document["specification"]["rules"]
         place = {region: i for i, region in enumerate(certificate.document["gate"]["regions"])}

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.rules import Specification
-from smle.tables import column_names, require_columns
+from smle.tables import ReadTable, column_names, require_columns
 from smle.tables.frames import as_numbers, as_texts
+from smle.tables.source import require_names
 from smle_check import Tensor
 
 __all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "require_tables", "runtime_errors", "session_of"]
@@ -25,6 +26,7 @@ NUMBERS = {
     "tensor(bool)": np.bool_,
 }  # fmt: skip
 TEXT = "tensor(string)"
+_TRAINED_ON = "what the model was trained on (more than the rules name)"
 
 
 class StoredModel:
@@ -145,9 +147,16 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
     Raises:
         DataError: If a column is missing or holds something else.
     """
+    if isinstance(table, ReadTable):
+        require_names(table.columns or [], list(kinds), _TRAINED_ON)
+        feed = {}
+        for name, kind in kinds.items():
+            values = as_texts(table[name]) if kind == TEXT else table.numbers(name, NUMBERS[kind])
+            feed[name] = values[:, None]
+        return feed
     if column_names(table) is None:
         raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
-    require_columns(table, list(kinds), "what the model was trained on (more than the rules name)")
+    require_columns(table, list(kinds), _TRAINED_ON)
     labels = {str(label): label for label in table.columns}
     feed = {}
     for name, kind in kinds.items():

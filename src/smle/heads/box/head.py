@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from smle.certificates.document import Certificate
 from smle.heads.box.program import Box
 from smle.heads.box.proof.issue import issue
-from smle.heads.contract import Head
+from smle.heads.contract import HeadKind
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 
@@ -27,4 +27,4 @@ def _suits(spec: Specification) -> bool:
     return False
 
 
-BOX = Head(issue, Box.of, _nodes, _words, _suits)
+BOX = HeadKind(issue, Box.of, _nodes, _words, _suits)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.programs.source import Columns, Rows
+from smle.programs.source import Columns, PrintedRows
 from smle_check.program import Op, Table, needed
 
 __all__ = ["QuickBox"]
@@ -182,7 +182,7 @@ class _Heads:
         return y
 
 
-class _RowCells(Rows):
+class _RowCells(PrintedRows):
     """Row by row: the regions that are active, and the head that stands for them."""
 
     start = "    cells = []\n    for x in features.tolist():"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smle.heads.contract import Head
+from smle.heads.contract import HeadKind
 from smle.heads.grid.author import certify_grid
 from smle.heads.grid.onnx import grid_proposals
 from smle.heads.grid.program import GridProgram
@@ -21,4 +21,4 @@ def _suits(spec: Specification) -> bool:
     return spec.grid is not None
 
 
-GRID = Head(certify_grid, GridProgram, grid_proposals, _words, _suits)
+GRID = HeadKind(certify_grid, GridProgram, grid_proposals, _words, _suits)

@@ -103,22 +103,24 @@ class Candidates(ClipList):
         first, found = self.proposals.first(self._active(bits), x, self._given(answers))
         y, bad, _ = self._run(X, first.astype(np.float32))
         short = [own.cut for own in found if own.cut is not None and own.cut.any()]
-        if not len(bad) and not short:
+        if not len(bad) and not short and not np.isnan(first).any():
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
         next(proposals)
         by = np.where(np.any(short, axis=0), 3, 1).astype(np.int8) if short else np.ones(len(y), dtype=np.int8)
+        by[np.isnan(first).any(axis=1)] = 3  # the default took the place of what was not found
         left = np.arange(len(y))
         while len(bad):
             open_ = np.zeros(len(left), dtype=bool)
             open_[bad] = True
             left = left[open_]
             try:
-                proposed = proposals.send(open_)
+                proposed, way = proposals.send(open_)
             except StopIteration:
                 y[left], by[left] = self._safe(X[left], bits[left]), 2
                 break
             y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
+            by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
 
     def _inside(self, X: Array) -> Array:

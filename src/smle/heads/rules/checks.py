@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from smle.programs.source import Columns, Rows, _Printer, joined
+from smle.programs.source import Columns, PrintedRows, _Printer, joined
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of
 from smle_check.program import Op
@@ -87,7 +87,7 @@ class _Checked(_Printer):
         return found
 
 
-class CheckedRows(_Checked, Rows):
+class CheckedRows(_Checked, PrintedRows):
     """Row by row, in Python's floats."""
 
     start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smle.certificates.document import Certificate
-from smle.heads.contract import Head
+from smle.heads.contract import HeadKind
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.candidates import Candidates
 from smle.heads.rules.clip_list import ClipList
@@ -37,4 +37,4 @@ def _suits(spec: Specification) -> bool:
     return True
 
 
-RULES = Head(certify_rules, _program, _nodes, _words, _suits)
+RULES = HeadKind(certify_rules, _program, _nodes, _words, _suits)

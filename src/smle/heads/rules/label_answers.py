@@ -103,10 +103,10 @@ def labels_that_obey(clauses: Iterable[Clause], pairs: Pairs, typical: npt.NDArr
     if len(both) > _MOST_PAIRS:
         raise TooMany
     listed += [(-(h + 1), -(k + 1)) for h, k in both.tolist()]
-    return _Search(listed, typical.tolist()).run()
+    return _LabelSearch(listed, typical.tolist()).run()
 
 
-class _Search:
+class _LabelSearch:
     """Signs that are decided, in their order, and the clauses that each sign is in."""
 
     def __init__(self, clauses: list[Clause], typical: list[bool]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from smle.certificates.document import Certificate
 from smle.heads.rules.candidates import Candidates
 from smle.nearest.alternatives import KEPT
-from smle.nearest.labels import Labels
+from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.labels import label_points
 from smle.nearest.onnx.numbers import number_points
@@ -62,7 +62,7 @@ def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: in
     """Return allowed points (m, rows) near answers in float64, nearest first."""
     wholes = [given]
     for part in program.proposals.parts:
-        if isinstance(part, Labels):
+        if isinstance(part, LabelBlock):
             points = [label_points(w, part, given, gates)]
         else:
             points = number_points(w, part, given, gates, ranks)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers, has_rows, largest
 from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
-from smle.heads.rules.safe_literals import CAP, Literals, Point, Scaled
+from smle.heads.rules.safe_literals import CAP, LiteralSearch, SafePoint, Scaled
 from smle.regions.simplex import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -54,7 +54,7 @@ class SafeAnswers(NamedTuple):
     moved: list[dict[str, Any]]
 
 
-class _Search(Scaled):
+class _SafeSearch(Scaled):
     """The tree that grows, its leaves and their proofs."""
 
     def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
@@ -80,7 +80,7 @@ class _Search(Scaled):
             return self.branch(leaf)
         ways = [(affine, hurting) for hurting in (False, True) for affine in (False, True) if self.moving or not affine]
         for affine, hurting in ways:
-            point = Literals(self, leaf, affine=affine, hurting=hurting).run()
+            point = LiteralSearch(self, leaf, affine=affine, hurting=hurting).run()
             if point is not None and self.accept(leaf, self.rounded(point)):
                 return None
         groups = self.groups(leaf) if len(leaf.on) + len(leaf.off) <= _TABLE_DEPTH else []
@@ -103,7 +103,7 @@ class _Search(Scaled):
         best: tuple[float, int] | None = None
         for g in open_[:_CANDIDATES]:
             without = leaf._replace(off=(*leaf.off, g))
-            point = Literals(self, without, affine=bool(self.moving), nodes=30).run()
+            point = LiteralSearch(self, without, affine=bool(self.moving), nodes=30).run()
             room = -1.0 if point is None else point.room
             if best is None or room > best[0]:
                 best = room, g
@@ -183,7 +183,7 @@ class _Search(Scaled):
         found: dict[int, list[tuple[Form, Fraction]]] = {}
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                point = Literals(self, leaf, affine=False, hurting=True, only=(g, k)).run()
+                point = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k)).run()
                 if point is None:
                     return None
                 found[k] = self.rounded(point)
@@ -217,7 +217,7 @@ class _Search(Scaled):
         self.moved += [{"leaf": number, "clip": j, "mu": mu} for j, mu in sorted(moves.items())]
         return True
 
-    def rounded(self, point: Point) -> list[tuple[Form, Fraction]]:
+    def rounded(self, point: SafePoint) -> list[tuple[Form, Fraction]]:
         """Return an answer in the units of the rules, in float32 numbers that are 0 or normal."""
         slope = np.where(np.abs(point.slope) < 1e-7, 0.0, point.slope) * self.unit[:, None] / self.half
         offset = point.offset * self.unit - slope @ self.middle
@@ -284,7 +284,7 @@ def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Arr
     Raises:
         NoSafeAnswer: If none is proved; names the leaf.
     """
-    search = _Search(boxes, clips, checked, typical, scale)
+    search = _SafeSearch(boxes, clips, checked, typical, scale)
     tree = search.grow(ROOT)
     m, d = len(scale), len(search.spec.inputs)
     slope, offset = np.zeros((len(search.leaves), m, d), np.float32), np.zeros((len(search.leaves), m), np.float32)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.literals import Node, branch_and_bound, choose_literals
+from smle.nearest.literals import SearchNode, branch_and_bound, choose_literals
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.regions.robust import Layout, RobustRow, roomy_center
 from smle_check.floats import BINARY64
@@ -18,7 +18,7 @@ from smle_check.heads.clips import Clip
 from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
 from smle_check.specification import Literal, exclusion
 
-__all__ = ["CAP", "Literals", "Need", "Point", "Scaled"]
+__all__ = ["CAP", "LiteralSearch", "Need", "SafePoint", "Scaled"]
 
 Array = npt.NDArray[np.float64]
 Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
@@ -36,13 +36,13 @@ class Need(NamedTuple):
     row: RobustRow
     support: RegionMaximum
 
-    def slack(self, point: Point) -> float:
+    def slack(self, point: SafePoint) -> float:
         """Return what is left of the bound at the worst input."""
         most, *_ = self.support((self.row.g @ point.slope + self.row.s)[None])
         return self.row.h - float(self.row.g @ point.offset) - float(most[0])
 
 
-class Point(NamedTuple):
+class SafePoint(NamedTuple):
     """A proposed answer in scaled units: slope (outputs read, inputs used), offset, and the room that it leaves."""
 
     slope: Array
@@ -147,7 +147,7 @@ class Scaled:
         return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
 
 
-class Literals:
+class LiteralSearch:
     """The search for one literal per clause and the answer that satisfies them, in one leaf."""
 
     def __init__(
@@ -186,9 +186,9 @@ class Literals:
                     own = [[place[label] for label in pair] for pair in rules[rule].exclusions]
                     self.pairs.append((part, np.array(own, dtype=np.intp)))
 
-    def run(self) -> Point | None:
+    def run(self) -> SafePoint | None:
         """Return an answer that leaves room, or the one that leaves most; None: none was found."""
-        best: Point | None = None
+        best: SafePoint | None = None
         for start in (self.guessed(), []) if self.open or self.pairs else ([],):
             if start is None or (best is not None and best.room >= _ENOUGH):
                 continue
@@ -229,7 +229,7 @@ class Literals:
         h, k = (self.search.read[i] for i in pair)
         return [self.search.need(literal, part) for literal in exclusion((h, k))]
 
-    def node(self, start: list[Need], chosen: tuple[Need, ...]) -> Node[Point, Need] | None:
+    def node(self, start: list[Need], chosen: tuple[Need, ...]) -> SearchNode[SafePoint, Need] | None:
         """Return the answer with most room, affine in some inputs, and the clause that it breaks most."""
         search, layout = self.search, self.layout
         near, cost = np.zeros((layout.outputs, layout.stride)), np.full((layout.outputs, layout.stride), 1e-4)
@@ -250,10 +250,12 @@ class Literals:
             return None
         table = found[0].reshape(near.shape)
         slope = table[:, :-1] if layout.passthrough else np.zeros((layout.outputs, layout.inputs))
-        point = Point(slope, table[:, -1], found[1])
-        return Node(-point.room, point, [need for _, need in sorted(self.broken(point), key=lambda item: -item[0])])
+        point = SafePoint(slope, table[:, -1], found[1])
+        return SearchNode(
+            -point.room, point, [need for _, need in sorted(self.broken(point), key=lambda item: -item[0])]
+        )
 
-    def broken(self, point: Point) -> list[tuple[float, Need]]:
+    def broken(self, point: SafePoint) -> list[tuple[float, Need]]:
         """Return the literals, each with its slack, of the clause that is broken most; none if all hold."""
         least = min(1e-6, point.room)
         moved: dict[tuple[int, int], float] = {}  # how far clips move it, by output and side

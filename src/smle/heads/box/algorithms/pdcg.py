@@ -29,7 +29,7 @@ from smle.heads.box.algorithms.head_problem import HeadProblem, RegionObligation
 from smle.heads.box.proof.clause_lp import exact_clause_optimum
 from smle.heads.box.proof.frozen_heads import Head
 from smle.heads.box.proof.worst_case import HeadNumbers, HiddenWidenedBox, rounding_margin
-from smle.nearest.literals import Node, branch_and_bound
+from smle.nearest.literals import SearchNode, branch_and_bound
 from smle.rules import Literals
 from smle.solvers import LinearProgram, QuadraticProgram, Solution, Status, solve
 
@@ -232,7 +232,7 @@ def memory_projection(
     choices = [(i, g, right) for i, g, right in required if len(right) > 1]
     failed = Solution(Status.INFEASIBLE, message="no branch is feasible")
 
-    def solved(chosen: tuple[tuple[int, int], ...]) -> Node[Array, tuple[int, int]] | None:
+    def solved(chosen: tuple[tuple[int, int], ...]) -> SearchNode[Array, tuple[int, int]] | None:
         nonlocal failed
         settled = {c: (i, g[j], float(right[j])) for c, j in chosen for i, g, right in (choices[c],)}
         found = nearest([*root, *settled.values()])
@@ -244,9 +244,9 @@ def memory_projection(
         excess = {c: g @ y[i] - right for c, (i, g, right) in enumerate(choices) if c not in settled}
         worst = max(excess, key=lambda c: float(excess[c].min()), default=None)
         if worst is None or excess[worst].min() <= 1e-12:
-            return Node(found.objective, found.x)
+            return SearchNode(found.objective, found.x)
         order = np.argsort(excess[worst] / np.linalg.norm(choices[worst][1], axis=1))
-        return Node(found.objective, found.x, [(worst, int(j)) for j in order])
+        return SearchNode(found.objective, found.x, [(worst, int(j)) for j in order])
 
     found = branch_and_bound(solved, max_nodes=_NODES)
     if found.answer is None:

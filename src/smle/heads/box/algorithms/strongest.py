@@ -19,13 +19,13 @@ from smle.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification
 from smle.violations import excess_of
 
-__all__ = ["Counterexample", "counterexample"]
+__all__ = ["StrongestCounterexample", "counterexample"]
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Counterexample:
+class StrongestCounterexample:
     """A point (x, z) of a network's over-approximation at which a head breaks rules.
 
     The clip lets it pass. Whether the network itself ever gets there is another question: see `smle.attack`.
@@ -60,7 +60,7 @@ class Counterexample:
         )
 
 
-def counterexample(model: Any, rule: str | None = None) -> Counterexample | None:
+def counterexample(model: Any, rule: str | None = None) -> StrongestCounterexample | None:
     """Return the strongest counterexample of a network with the paper's box; None if there is none.
 
     The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). If none is
@@ -82,7 +82,7 @@ def counterexample(model: Any, rule: str | None = None) -> Counterexample | None
             raise RuleError(f"Expected the name of a rule. Got '{rule}'. Known: {', '.join(names)}.")
         # Numbers of rules stay as they are: cells refer to them.
         spec = replace(spec, rules=tuple(r if r.name == rule else replace(r, requirement=CNF()) for r in spec.rules))
-    best: Counterexample | None = None
+    best: StrongestCounterexample | None = None
     for number, head in enumerate(over.heads):
         if head is None:
             continue
@@ -98,7 +98,7 @@ def counterexample(model: Any, rule: str | None = None) -> Counterexample | None
 
 def _told(
     spec: Specification, cells: Cells, number: int, head: Head, x: Array, z: Array, *, strength: float
-) -> Counterexample:
+) -> StrongestCounterexample:
     y = head.W.astype(np.float64) @ z + head.b
     if head.V is not None:
         y = y + head.V.astype(np.float64) @ x
@@ -106,7 +106,7 @@ def _told(
     excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])
     broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]  # a touch, or a matter of rounding
-    return Counterexample(
+    return StrongestCounterexample(
         dict(zip(spec.columns, x.tolist(), strict=True)),
         z,
         dict(zip(spec.targets, y.tolist(), strict=True)),

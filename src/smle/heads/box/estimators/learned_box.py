@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from smle.advice.examine import conflicts_explained
 from smle.errors import NotCertifiedError
 from smle.estimators.base import SafeEstimator
-from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.classifier import ClassAnswers
 from smle.estimators.description import short_history
 from smle.estimators.inputs import counting_rows
@@ -164,7 +164,7 @@ class SMLEClassifier(ClassAnswers, ClassificationParameters, LearnedBox):
     Its parameters are listed in docs/training.md, and by `help`.
     """
 
-    def _loss_task(self, spec: Specification, y: Any) -> Labels | Options:
+    def _loss_task(self, spec: Specification, y: Any) -> LabelTask | Options:
         task = self._plain_task(spec, y)
         task.class_weight = self.class_weight
         return task

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AffineBox", "Box", "BoxParameters", "FixedBox", "NetworkBox"]
+__all__ = ["AffineBox", "BoxModule", "BoxParameters", "FixedBox", "NetworkBox"]
 
 
 _NARROW = 0.0025  # what each slope adds to the half-width at first
@@ -37,7 +37,7 @@ class BoxParameters(NamedTuple):
         return self.center.shape[1] > 1
 
 
-class Box(nn.Module):
+class BoxModule(nn.Module):
     """A kind of bounds. Subclasses are final. `widths`: of hidden layers, where there are any."""
 
     widths: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class Box(nn.Module):
         return result
 
 
-class FixedBox(Box):
+class FixedBox(BoxModule):
     """-1 <= z <= 1. With a linear layer before it this is as general as any constant bounds."""
 
     lower: Tensor
@@ -102,7 +102,7 @@ class FixedBox(Box):
         return self.lower, self.upper
 
 
-class AffineBox(Box):
+class AffineBox(BoxModule):
     """l(x) <= z <= u(x), both affine and trained.
 
     They start around 0, with half-widths of about 1.
@@ -136,7 +136,7 @@ class AffineBox(Box):
         return BoxParameters(center, nn.functional.softplus(raw) @ sides)
 
 
-class NetworkBox(Box):
+class NetworkBox(BoxModule):
     """l(x) <= z <= u(x) by hidden layers of ReLU units; they start around 0, about 1 wide on either side.
 
     The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from smle.errors import RuleError
-from smle.heads.box.network.bounds import AffineBox, Box, FixedBox, NetworkBox
+from smle.heads.box.network.bounds import AffineBox, BoxModule, FixedBox, NetworkBox
 from smle.heads.box.network.deployed import FreeHead, centers_of, frozen, gate_of, stored_heads, ungated
 from smle.heads.box.network.head_parameters import HeadParameters
 from smle.heads.box.network.operations import TABLE, affine_at, clip
@@ -129,7 +129,9 @@ class BoxNetwork(Float32Only):
         self.freeze()
         self._prepare()
 
-    def _make_box(self, bounds: str | nn.Module | tuple[nn.Module, nn.Module], embedding: int, frame: DataScale) -> Box:
+    def _make_box(
+        self, bounds: str | nn.Module | tuple[nn.Module, nn.Module], embedding: int, frame: DataScale
+    ) -> BoxModule:
         if bounds in ("constant", "fixed"):
             return FixedBox(embedding)
         domain = Domain.of(self.spec)

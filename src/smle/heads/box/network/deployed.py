@@ -8,7 +8,7 @@ import torch
 
 from smle.certificates.gate import domain_arrays, gate_and_arrays
 from smle.heads.box.algorithms.center import find_center
-from smle.heads.box.network.bounds import Box
+from smle.heads.box.network.bounds import BoxModule
 from smle.heads.box.network.head_parameters import HeadParameters
 from smle.heads.box.program import Box as BoxProgram
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
@@ -62,7 +62,7 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
 
 
 @torch.no_grad()
-def frozen(parameters: HeadParameters, box: Box) -> tuple[FrozenHeads, FreeHead | None]:
+def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, FreeHead | None]:
     """Compute heads and bounds in float64 and round them to float32, as they are deployed; and the free head.
 
     With constant bounds and heads that do not see x, heads have a safe answer for embeddings with NaN. The clip of
@@ -86,7 +86,7 @@ def frozen(parameters: HeadParameters, box: Box) -> tuple[FrozenHeads, FreeHead 
 
 
 def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDArray[np.float32]]:
-    """Return bounds and heads by their names in the model file; `smle.programs.frozen_heads_of` reads them."""
+    """Return bounds and heads by their names in the model file; `frozen_heads_of` reads them."""
     arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
     if not certified and free is not None:  # no rule is ever active

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smle.heads.box.network.bounds import Box, BoxParameters
+from smle.heads.box.network.bounds import BoxModule, BoxParameters
 
 __all__ = ["own_box"]
 
@@ -19,7 +19,7 @@ _POINTS = 64  # of the domain
 _ALIKE = 1e-9  # of the largest bound, in float64
 
 
-def own_box(bounds: nn.Module | Sequence[nn.Module], units: int, low: Tensor, high: Tensor) -> Box:
+def own_box(bounds: nn.Module | Sequence[nn.Module], units: int, low: Tensor, high: Tensor) -> BoxModule:
     """Return bounds of the caller's own as a box, over the domain [low, high] of x', shapes (d,).
 
     * Two modules of `Linear` and `ReLU` in turn, x' (batch, d) -> (batch, n): one for lower bounds, one for upper ones.
@@ -114,7 +114,7 @@ def _refused(module: nn.Module, why: str) -> str:
     )
 
 
-class ChainBox(Box):
+class ChainBox(BoxModule):
     """l(x) and u(x) by layers of the caller's own, trained with the network: one chain for both, or one for each."""
 
     def __init__(self, chains: Sequence[Chain]) -> None:
@@ -156,7 +156,7 @@ def _deeper(layers: Layers, depth: int) -> Layers:
     return [*hidden, *[same] * (depth - 1 - len(hidden)), (weight, bias)]
 
 
-class StatedBox(Box):
+class StatedBox(BoxModule):
     """l(x) and u(x) that a module of the caller's own states: affine, however it computes them."""
 
     def __init__(self, module: nn.Module, units: int, inputs: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.training.enforcement import PDCG, Report
+from smle.heads.box.training.enforcement import PDCG, ProjectionReport
 
 __all__ = ["Adversarial"]
 
@@ -66,7 +66,9 @@ class Adversarial(PDCG):
                 self._optimizer.zero_grad(set_to_none=True)
                 broken.mean().backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
-            self.reports.append(Report(step, number, strength <= 0, 0, strength, time.perf_counter() - started))
+            self.reports.append(
+                ProjectionReport(step, number, strength <= 0, 0, strength, time.perf_counter() - started)
+            )
 
     def _climbed(self, network: BoxNetwork, number: int, problem: HeadProblem) -> Tensor:
         """Return inputs (points, d) of the head's regions that break as much as a few steps find."""

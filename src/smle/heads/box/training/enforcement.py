@@ -20,14 +20,14 @@ from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.box.proof.issue import require_proved
 from smle.heads.box.proof.verify import verify
 
-__all__ = ["PDCG", "Enforcement", "Report", "enforcement_of"]
+__all__ = ["PDCG", "Enforcement", "ProjectionReport", "enforcement_of"]
 
 Array = npt.NDArray[np.float64]
 _LOG = logging.getLogger("smle.training")
 _SLOW = 60.0  # seconds of projections after which the log says so
 
 
-class Report(NamedTuple):
+class ProjectionReport(NamedTuple):
     """What one run on one head did.
 
     * `step`: the gradient step after which it ran, 0: at the end. `head`: its number.
@@ -50,7 +50,7 @@ class Enforcement:
     """
 
     name: ClassVar[str]
-    reports: list[Report]
+    reports: list[ProjectionReport]
 
     def start(self, network: BoxNetwork) -> None:
         """Get ready for a network."""
@@ -192,7 +192,7 @@ class PDCG(Enforcement):
                 search=self.search, projection=self.projection,
             )  # fmt: skip
             strength, seconds = max(result.strengths, default=0.0), time.perf_counter() - started
-            self.reports.append(Report(step, number, result.succeeded, result.iterations, strength, seconds))
+            self.reports.append(ProjectionReport(step, number, result.succeeded, result.iterations, strength, seconds))
             self._spend(seconds, len(over.heads))
         self._steps += 1
         return results
