@@ -70,8 +70,8 @@ def worst(preset: str) -> str:
 
 def gain(study: str, than: str) -> str:
     """The mean gain of one study of the ablation over another, pair by pair, with its 95 % t-interval."""
-    of, base = (scores("synthetic", "published", study=name).set_index(["task", "seed"]).score for name in (study, than))
-    gains = (of - base).to_numpy()
+    scored = [scores("synthetic", "published", study=name).set_index(["task", "seed"]).score for name in (study, than)]
+    gains = (scored[0] - scored[1]).to_numpy()
     half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
     return f"{gains.mean():+.3f} ± {half:.3f}"
 
@@ -105,8 +105,9 @@ def stated() -> dict[str, str]:
         "`published`": f"| `published`: its code | {of_seeds('published')} |",
         "`best`": f"| `best`: our default | {of_seeds('best')} |",
         "convergence": (
-            f"{converged('paper')} runs of `paper` and {converged('published')} of `published` converged by themselves; "
-            f"the others left violations of at most {worst('paper')} and {worst('published')} to the exact projection"
+            f"{converged('paper')} runs of `paper` and {converged('published')} of `published` converged by "
+            f"themselves; the others left violations of at most {worst('paper')} and {worst('published')} to the exact "
+            "projection"
         ),
         "ablation, bounds": f"linear bounds change the score by {gain('q3-linear', 'q3-constant')} (the paper",
         "ablation, size": f"a large network by {gain('q3-large', 'q3-linear')} (the paper",
