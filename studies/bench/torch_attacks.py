@@ -22,17 +22,18 @@ from smle.nn import SafeNetwork
 from studies.bench.soundness_attacks import KINDS, Attacker, Batch
 from studies.bench.soundness_programs import torch_threads
 
-__all__ = ["MODES", "torch_modes"]
+__all__ = ["MODES", "Passes", "torch_modes"]
 
 Mode = Callable[[nn.Module, Tensor, Tensor], Tensor]
 _ROWS = 3  # at which a recorder looks
 _THREADS = 4
 
 
-class _Passes(nn.Module):
+class Passes(nn.Module):
     """Answers what it is given."""
 
     def forward(self, answers: Tensor) -> Tensor:
+        """Return it."""
         return answers
 
 
@@ -154,7 +155,7 @@ def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
     spec, certificate, rng = attacker.spec, attacker.certificate, attacker.rng
     is_box = certificate.document["program"]["head"] == "box"
-    network = (CertifiedNetwork if is_box else SafeNetwork.of)(_Passes(), spec, certificate).eval()
+    network = (CertifiedNetwork if is_box else SafeNetwork.of)(Passes(), spec, certificate).eval()
     share = max(8, count // (4 * len(MODES)))
     for name, mode in MODES.items():
         for flush in (False, True):

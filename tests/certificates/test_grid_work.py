@@ -85,12 +85,13 @@ def test_steps_beyond_floats_are_refused(kind, step):
     assert "step" in refusal(made)
 
 
-def test_a_category_has_no_step():
+def test_a_category_has_the_step_1_or_none():
     """Proofs count on 1 for the member that is there; in steps of 3/10 the program would read 9/10."""
     row = {"terms": [[0, "1"]], "bound": "0", "strict": False}
     made = package([{**WHOLE, "step": "3/10"}, {**WHOLE, "step": None}], [row], [[0]], one_hot=[[0, 1]])
     made.weights |= prescribed(package([WHOLE] * 2, [row], [[0]])).weights
     assert "category" in refusal(made)
+    assert prescribed(package([WHOLE] * 2, [row], [[0]], one_hot=[[0, 1]])).seal().check()
 
 
 def test_proposals_are_made_whole_by_the_program(monkeypatch):

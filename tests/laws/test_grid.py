@@ -23,22 +23,27 @@ def head(text: str) -> tuple[Specification, GridProgram]:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "large"])
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_is_answered_what_is_served_obeys(family, seed):
-    rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
-    _, text = draw_grid(rng, family)
-    try:
-        spec, program = head(text)
-    except (ContradictionError, NotCertifiedError, RuleError):
-        return  # rule sets are not built around a known answer
-    for dtype in (np.float32, np.float64):
-        X, answers = hard_inputs(rng, spec, 100, dtype), hard_answers(rng, spec, 100)
-        y, by = program.explained(X, answers)
-        assert y.dtype == np.float32
-        assert len(GridJudge(spec).wrong(X, y, exact=True)) == 0
-        alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(20)])
-        assert len(GridJudge(spec).wrong(X[:20], alone)) == 0
-        assert (by == 2).mean() <= 0.01
+def test_whatever_is_answered_what_is_served_obeys(family):
+    found = 0
+    for seed in range(12):  # rule sets are not built around a known answer: some are refused
+        rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
+        _, text = draw_grid(rng, family)
+        try:
+            spec, program = head(text)
+        except (ContradictionError, NotCertifiedError, RuleError):
+            continue
+        found += 1
+        for dtype in (np.float32, np.float64):
+            X, answers = hard_inputs(rng, spec, 100, dtype), hard_answers(rng, spec, 100)
+            y, by = program.explained(X, answers)
+            assert y.dtype == np.float32
+            assert len(GridJudge(spec).wrong(X, y, exact=True)) == 0
+            alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(20)])
+            assert len(GridJudge(spec).wrong(X[:20], alone)) == 0
+            assert (by == 2).mean() <= 0.01
+        if found == 2:
+            return
+    raise AssertionError("too many rule sets are refused")
 
 
 def test_the_judge_finds_what_is_wrong():

@@ -111,7 +111,7 @@ class Lattice(Specification):
         made.input_ranges, made.passed = [], {fmt: ([*low], [*high]) for fmt, (low, high) in spec.passed.items()}
         for j, (step, name) in enumerate(zip(spec.input_steps, spec.inputs, strict=True)):
             own = (0, 0)
-            require(step is None or j not in spec.group, f"input {name!r}: a category has no step")
+            require(step in (None, 1) or j not in spec.group, f"input {name!r}: a step of a category that is not 1")
             if step is None:
                 ends = [side[j] for box in spec.passed.values() for side in box]
                 usable = all(not end or abs(end) >= SMALLEST_INPUT for end in ends)
