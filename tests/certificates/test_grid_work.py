@@ -6,51 +6,18 @@ import numpy as np
 import pytest
 from test_declared_work import quickly
 
-import smle_check
-from smle.certificates.document import arrays_of
 from smle.heads.grid.author import certify_grid
 from smle.rules import Specification
-from smle_check.heads.candidates import gated_regions
-from smle_check.heads.grid import check_tensors, domain_tensors, listed_of
-from smle_check.heads.steps import Lattice, reading_tensors
 from support.builder import Package, refusal
+from support.grid_documents import package as made_by_hand
+from support.grid_documents import prescribed
 
 WHOLE = {"lower": "0", "upper": "1", "step": "1"}
 
 
-def package(inputs, rows, regions, outputs=1, literal=None, *, slope=0.0, one_hot=()) -> Package:
-    """Return a document with one rule over all regions, whose other numbers are as they are prescribed."""
+def package(inputs, rows, regions, outputs=1, literal=None, **further) -> Package:
     literal = literal or {"y": [[0, "1"]], "x": [], "bound": "0", "strict": False}
-    stated = {
-        "inputs": [{"name": f"x{j}", **entry} for j, entry in enumerate(inputs)],
-        "one_hot": list(one_hot),
-        "outputs": [{"name": f"y{i}", "kind": "number", **WHOLE} for i in range(outputs)],
-        "rows": rows,
-        "regions": regions,
-        "rules": [{"name": "r", "regions": list(range(len(regions))), "clauses": [[literal]], "exclusions": None}],
-    }
-    m, d = outputs, len(inputs)
-    document = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.statement_of("grid"),
-        "program": {"head": "grid", "tree": None},
-        "specification": stated,
-        "gate": {"regions": list(range(len(regions)))},
-        "proof": {"safe": []},
-    }
-    weights = {"check.scale": np.ones(m), "safe.slope": np.full((1, m, d), slope), "safe.offset": np.zeros((1, m))}
-    return Package(document, weights)
-
-
-def prescribed(made: Package) -> Package:
-    """Add the numbers that the format prescribes."""
-    stated = smle_check.Specification(made.document["specification"], b"")
-    spec = Lattice.read(stated)
-    gated = gated_regions(stated)
-    tensors = domain_tensors(stated) | reading_tensors(spec, gated) | check_tensors(spec, listed_of(spec))
-    made.weights |= {name: array.copy() for name, array in arrays_of(tensors).items()}
-    return made
+    return made_by_hand(inputs, [WHOLE] * outputs, [[literal]], rows=rows, regions=regions, **further)
 
 
 def test_a_document_made_by_hand_is_accepted():
