@@ -57,7 +57,7 @@ from smle.guarantees.regions.search import find_cells
 from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle.nearest.literals import Node, branch_and_bound, choose_literals
 from smle.nearest.oracle import common_units, nearest_outputs, to_scores
-from smle.rules.membership import active, broken, clause_holds
+from smle.rules.membership import active, broken, clause_holds, meant
 
 __all__ = [
     "COMPLEMENT",
@@ -117,6 +117,7 @@ __all__ = [
     "guard_rows",
     "maximize",
     "mean_loss",
+    "meant",
     "nearest_outputs",
     "nearest_safe_head",
     "point_text",
