@@ -101,6 +101,17 @@ def test_what_is_served_obeys(exported):
         assert len(GridJudge(spec).wrong(X[i : i + 1], alone)) == 0
 
 
+def test_whole_numbers_are_an_output(exported):
+    """They are what the floats stand for; a decimal step does not divide in float32."""
+    spec, _, path = exported
+    rng = np.random.default_rng(5)
+    X, answers = hard_inputs(rng, spec, 200, np.float32), hard_answers(rng, spec, 200)
+    y, found = served(onnxruntime.InferenceSession(path), spec, X, answers)
+    assert found["steps"].dtype == np.int64
+    assert (found["steps"] == spec.grid.whole(y)).all()
+    assert (np.signbit(y) == (found["steps"] < 0)).all()
+
+
 def test_flushed_denormals_change_nothing(exported):
     spec, _, path = exported
     options = onnxruntime.SessionOptions()
@@ -157,6 +168,16 @@ def changed_graphs(path):
                 node.op_type = new
                 yield f"{old} -> {new}", graph
                 break
+
+
+def test_whole_numbers_of_other_answers_are_refused(exported):
+    _, model, path = exported
+    graph = onnx.load(path)
+    node = next(node for node in graph.graph.node if node.output[0] == "steps")
+    node.input[0] = "grid/whole"
+    data = graph.SerializeToString()
+    with pytest.raises(smle_check.Rejected, match="steps"):
+        smle_check.check_onnx(data, _sealed(model.proof, data))
 
 
 def test_changed_heads_are_refused(exported):

@@ -51,11 +51,12 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`."""
+    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`, and `steps`."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
-    return Interface(inputs, outputs_of(spec), monitor)
+    whole = monitor and bool(spec.rules) and spec.grid is not None
+    return Interface(inputs, outputs_of(spec), monitor, whole)
 
 
 def certified_program(
