@@ -117,7 +117,8 @@ def hierarchy(path: Path, *, folds: int = 4) -> tuple[tuple[object, ...], ...]:
             apart = float((exact != exact[:, tops:] @ sums.T).any(axis=1).mean())
             error = float((((made - truth) ** 2).mean(axis=0) / usual).mean())
             found.setdefault(name, []).append((error, apart, float((made < 0).any(axis=1).mean())))
-    return tuple((name, *np.round(np.mean(rows, axis=0), 4).tolist()) for name, rows in found.items())
+    means = {name: [round(float(v), 4) for v in np.mean(rows, axis=0)] for name, rows in found.items()}
+    return tuple((name, *row) for name, row in means.items())
 
 
 def _series(path: Path) -> tuple[Array, list[str]]:

@@ -247,3 +247,19 @@ def test_stepped_inputs_are_read_exactly(dtype):
     assert all(Fraction(float(X[i, 0])) == nearest(Fraction(int(k[i]), 10), fmt) for i in range(0, len(k), 97))
     assert (program.read(X)[:, 0] == k).all()
     assert (program(X, np.zeros((len(k), 1), np.float32))[:, 0] == (k >= 3)).all()
+
+
+def test_a_contradiction_of_coupled_rules_is_named():
+    """The question whether whole numbers obey at all is asked in ranges that a solver can search to the end."""
+    text = """
+inputs: {t: [-10, 10], income: [0, 5000]}
+outputs: {y0: {step: 1}, y1: {step: 0.25}}
+rules:
+  - {name: range0, then: -2 <= y0 <= 7}
+  - {name: range1, then: -1 <= y1 <= 8}
+  - {name: row0, when: t >= 2, then: -2 * y0 + 3 * y1 + 0.002 * income <= 13}
+  - {name: row1, when: t >= 2, then: 3 * y0 - 3 * y1 + 0.002 * income <= 2}
+  - {name: row2, when: 0.7 * t + 0.001 * income >= 1, then: 2 * y0 - 2 * y1 <= 13}
+"""
+    with pytest.raises(ContradictionError, match="'range1', 'row0' and 'row1' leave nothing"):
+        head(text)
