@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from smle.guarantees.box.counterexample import Counterexample, Search, counterexample_at
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
-from smle.guarantees.proof.frozen_heads import Bounds, Head, Layer, NetworkBounds
-from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
-from smle.guarantees.regions.geometry import Domain, Region
+from smle.heads.box.algorithms.counterexample import Counterexample, Search, counterexample_at
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
+from smle.heads.box.proof.frozen_heads import Bounds, Head, Layer, NetworkBounds
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
+from smle.regions.geometry import Domain, Region
 from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
 from studies.scip import solve_miqp

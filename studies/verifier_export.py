@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError
-from smle.export.backbone import layers_of
 from smle.extras import require
-from smle.guarantees import Cells
+from smle.graphs.backbone import layers_of
+from smle.regions.cells import Cells
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
 from studies.vnnlib import write_vnnlib
 

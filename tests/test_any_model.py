@@ -15,7 +15,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from smle import Specification, correct
 from smle.errors import ContradictionError, DataError
-from smle.guarantees import broken, nearest_outputs
+from smle.nearest.oracle import nearest_outputs
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.rules_cases import BANK
 from support.sampling import Judge, hard_points

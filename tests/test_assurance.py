@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import smle
-from smle import Specification, assurance
+from smle import Specification
 from smle.errors import CertificateError, DataError, NotCertifiedError
-from smle.guarantees import Violated
+from smle.heads.box.network import assurance
+from smle.heads.box.proof.verdict import Violated
 from smle.nn import BoxNetwork
 from smle.training import train
 from support.sampling import Judge, hard_points

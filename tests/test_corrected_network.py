@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, RuleError
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
 from support.torch_backbones import convolutions

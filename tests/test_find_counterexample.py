@@ -8,7 +8,8 @@ import pytest
 
 import smle
 from smle.errors import RuleError
-from smle.guarantees import Bounds, FrozenHeads, Head, find_cells
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.search import find_cells
 from smle.rules import Specification
 
 SPEC = Specification.from_yaml("""

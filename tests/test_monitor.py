@@ -10,8 +10,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import SafeRegressor, SMLERegressor, Specification
 from smle.errors import ModelFormatError
-from smle.guarantees import active
 from smle.monitor import Observation, Usage, column_edges, compare
+from smle.rules.membership import active
 from smle.tables import encode_inputs
 from support.commands import run
 from support.safe_networks import AtTheEnd

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from smle import Specification, diagnose
-from smle.certificates.rules import certify_rules
-from smle.guarantees.proof.verdict import Holds, Multipliers, Obligation, Unknown, Verdicts
+from smle.heads.box.proof.verdict import Holds, Multipliers, Obligation, Unknown, Verdicts
+from smle.heads.rules.author import certify_rules
 from smle.rules import Number, NumericInput, rule
 
 RULES = 30

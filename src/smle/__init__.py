@@ -11,20 +11,20 @@ __version__ = "0.1.0"
 _HOME = {
     "NetworkClassifier": "smle.estimators",
     "NetworkRegressor": "smle.estimators",
-    "SMLEClassifier": "smle.estimators",
-    "SMLERegressor": "smle.estimators",
+    "SMLEClassifier": "smle.heads.box.estimators.learned_box",
+    "SMLERegressor": "smle.heads.box.estimators.learned_box",
     "SafeClassifier": "smle.estimators",
     "SafeQuantileRegressor": "smle.estimators",
     "SafeRegressor": "smle.estimators",
     "Specification": "smle.rules",
     "attack": "smle.attacks",
-    "certify": "smle.estimators",
+    "certify": "smle.doors.assure",
     "correct": "smle.corrected",
-    "counterexample": "smle.attacks",
-    "diagnose": "smle.heads.advice",
-    "load": "smle.estimators",
-    "project": "smle.estimators",
-    "verify": "smle.estimators",
+    "counterexample": "smle.heads.box.algorithms.strongest",
+    "diagnose": "smle.advice.diagnose",
+    "load": "smle.doors.load",
+    "project": "smle.doors.assure",
+    "verify": "smle.doors.assure",
 }
 
 __all__ = [
@@ -47,22 +47,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from smle.attacks import attack, counterexample
+    from smle.advice.diagnose import diagnose
+    from smle.attacks import attack
     from smle.corrected import correct
+    from smle.doors.assure import certify, project, verify
+    from smle.doors.load import load
     from smle.estimators import (
         NetworkClassifier,
         NetworkRegressor,
         SafeClassifier,
         SafeQuantileRegressor,
         SafeRegressor,
-        SMLEClassifier,
-        SMLERegressor,
-        certify,
-        load,
-        project,
-        verify,
     )
-    from smle.heads.advice import diagnose
+    from smle.heads.box.algorithms.strongest import counterexample
+    from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
     from smle.rules import Specification
 
 

@@ -11,8 +11,9 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import Ridge
 
 from smle.errors import DataError
-from smle.guarantees import broken, nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
+from smle.rules.membership import broken
 from smle.tables import encode_inputs, encode_numbers, outputs_of
 
 __all__ = ["QuickModel", "nearest_allowed", "violation_rate"]

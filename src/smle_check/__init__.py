@@ -12,14 +12,14 @@ Every inequality is checked in rationals, or in integers on a power-of-two grid.
 trusted: multipliers are hints, obligations are derived here. Anything unexpected raises `Rejected`.
 """
 
-from smle_check.check import FILES, check_certificate, read_folder
+from smle_check.check import FILES, check_certificate, claimed, read_folder
 from smle_check.command import Checked, check
 from smle_check.floats import BINARY32, BINARY64
 from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
 from smle_check.reading import Rejected, Tensor, bindings, canonical, read_json, read_weights, sha256, weights_digest
 from smle_check.specification import Specification
-from smle_check.statement import STATEMENT, VERSION, statement_of
-from smle_check.words import Proved
+from smle_check.statement import STATEMENT, VERSION
+from smle_check.words import Proved, statement_of
 
 __all__ = [
     "BINARY32",
@@ -38,6 +38,7 @@ __all__ = [
     "check",
     "check_certificate",
     "check_onnx",
+    "claimed",
     "read_folder",
     "read_json",
     "read_onnx",

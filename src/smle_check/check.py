@@ -1,14 +1,10 @@
 """The whole (section 8)."""
 
 import os
-from collections.abc import Callable
-from fractions import Fraction
 
-from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.claims import Claim, Unproved
 from smle_check.guard import check_guard
-from smle_check.heads.candidates import check_rules
-from smle_check.heads.grid import check_grid
-from smle_check.obligations import check_box
+from smle_check.heads.table import HEADS
 from smle_check.reading import (
     BACKBONE,
     Rejected,
@@ -23,7 +19,7 @@ from smle_check.reading import (
     require,
 )
 from smle_check.specification import Specification
-from smle_check.statement import VERSION, statement_of
+from smle_check.statement import VERSION
 from smle_check.words import Proved, described, failed_text
 from smle_check.work import Work
 
@@ -38,18 +34,28 @@ ROLES = {
     "rules": "rules.yaml",
 }
 
-# One entry per kind of head, by the name in `program`. Each reads its own fields of `program` and `proof`.
-HEADS: dict[str, Callable[[Claim], list[tuple[Obligation, Fraction]]]] = {
-    "box": check_box,
-    "rules": check_rules,
-    "grid": check_grid,
-}
-
 
 def check_certificate(
     certificate: bytes, tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes], *, exported: bool = False
 ) -> list[Proved]:
     """Check a certificate against weights, block (empty: none) and the files it binds; return what is proved.
+
+    Arguments and errors are those of `claimed`.
+    """
+    kind, claim = claimed(certificate, tensors, block, files, exported=exported)
+    try:
+        settled = HEADS[kind].check(claim)
+    except Unproved as failure:
+        raise Rejected(failed_text(claim.spec, failure.obligation, str(failure))) from None
+    return [described(claim.spec, *item, kind) for item in settled]
+
+
+def claimed(
+    certificate: bytes, tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes], *, exported: bool = False
+) -> tuple[str, Claim]:
+    """Check all of a certificate but its proof: that it is whole, states rules and binds these very bytes.
+
+    Returns the kind of head, and what is claimed of it.
 
     Args:
         certificate: The bytes of certificate.json.
@@ -73,22 +79,18 @@ def check_certificate(
     program = document["program"]
     require(isinstance(program, dict) and isinstance(program.get("head"), str), "program: expected a kind of head")
     require(program["head"] in HEADS, f"program: unknown kind of head {program['head'][:20]!r}")
-    expected = statement_of(program["head"])
-    require(document["statement"] == expected, "certificate: the statement is not that of this version")
+    head = HEADS[program["head"]]
+    require(document["statement"] == head.statement, "certificate: the statement is not that of this version")
 
     size = len(certificate) + len(block) + sum(len(tensor.data) for tensor in tensors.values())
     spec = Specification(document["specification"], block, Work(size))
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     gated = gated_regions(document["gate"], spec)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
-    if program["head"] != "grid":  # which reads its inputs in its own way, and compares what follows from it
+    if not head.reads_steps:
         require(not spec.is_stepped, "specification: only a grid head has steps")
         check_guard(spec, own, gated)
-    try:
-        settled = HEADS[program["head"]](Claim(spec, own, gated, program, document["proof"], block))
-    except Unproved as failure:
-        raise Rejected(failed_text(spec, failure.obligation, str(failure))) from None
-    return [described(spec, *item, program["head"]) for item in settled]
+    return program["head"], Claim(spec, own, gated, program, document["proof"], block)
 
 
 def gated_regions(data: object, spec: Specification) -> list[int]:

@@ -44,8 +44,3 @@ GRID_STATEMENT: dict[str, Any] = {
         "Sums and differences of the float32 outputs of decimal steps: they are rounded as floats are.",
     ],
 }
-
-
-def statement_of(head: str) -> dict[str, Any]:
-    """Return the statement for a kind of head."""
-    return GRID_STATEMENT if head == "grid" else STATEMENT

@@ -3,15 +3,14 @@
 import sys
 from collections.abc import Collection, Iterable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation
 from smle_check.digits import decimal, margin_text
-from smle_check.heads.clips import is_limit
+from smle_check.heads.table import HEADS
 from smle_check.names import escaped, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
-from smle_check.statement import statement_of
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
@@ -85,7 +84,7 @@ def assumptions_text(
 ) -> list[str]:
     """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
     lines = list(statement_of(head)["assumptions"])
-    if whole and head != "grid":
+    if whole and not HEADS[head].reads_steps:
         lines.append(
             f"Inputs declared as whole numbers are whole: {', '.join(map(term, whole))}. The proof does not use it; "
             "between them a rule may be read as if it began at the next one."
@@ -102,13 +101,9 @@ def assumptions_text(
     return lines
 
 
-HEADS = {
-    "box": "a box: an embedding is clipped into it, and mapped by the head of the active regions",
-    "rules": "read off the rules: a limit of one output is a clip; what else the rules ask is a check, and an answer "
-    "that fails it gives way to one that passes, or to a stored safe answer",
-    "grid": "whole numbers of steps: what the rules ask is checked in whole numbers, exactly, and an answer that fails "
-    "gives way to one that passes, or to a stored safe answer",
-}
+def statement_of(kind: str) -> dict[str, Any]:
+    """Return what the certificates of a kind of head claim."""
+    return HEADS[kind].statement
 
 
 def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> list[str]:
@@ -117,7 +112,7 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
     present = "onnx" in files or any(name.startswith(BACKBONE) for name in tensors)
     rest = f"it is the one that was certified ({stored})" if present else "it is not part of the folder"
     return [
-        f"checked: the head, {HEADS[kind]}",
+        f"checked: the head, {HEADS[kind].words}",
         f"not proved: the model in front of the head, and how good its answers are. It may answer anything; {rest}.",
     ]
 
@@ -153,9 +148,7 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction, kin
         names = [f"not ({spec.outputs[h]} and {spec.outputs[k]})" for h, k in rule.exclusions[:3]]
         more = f" and {len(rule.exclusions) - 3:,} more exclusions" if len(rule.exclusions) > 3 else ""
         sentence = "; ".join(names) + more
-    by = "check" if kind == "grid" else ""
-    if kind == "rules":
-        by = "clip" if obligation.clause is not None and is_limit(rule.clauses[obligation.clause]) else "check"
+    by = HEADS[kind].enforced_by(spec, obligation)
     return Proved(
         obligation.head, rule.name, f"where {rows}" if rows else "everywhere", sentence, margin, obligation, by
     )

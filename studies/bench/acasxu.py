@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from smle import attack, correct
-from smle.nn.network import SafeNetwork
+from smle.networks.safe_network import SafeNetwork
 from studies.bench.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
 from studies.bench.harness import BenchResult, Table, interleaved, one_thread
 from studies.bench.sampling import Judge

@@ -16,7 +16,7 @@ from torch import nn
 
 from smle.errors import DataError
 from smle.extras import require
-from smle.guarantees import regions_of
+from smle.regions.cells import regions_of
 from smle.rules import Choice, Specification
 from smle.violations.points import finished, region_boxes
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from smle.guarantees.regions.cells import regions_of
-from smle.nn.operations import clip
+from smle.heads.box.network.operations import clip
+from smle.regions.cells import regions_of
 from smle.rules import Clause
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from smle.certificates.rules import certify_rules
 from smle.errors import RuleError
-from smle.guarantees import nearest_outputs
-from smle.programs import Candidates
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
 from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
 from studies.bench.random_rules import alternatives, draw

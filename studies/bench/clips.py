@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.rules import certify_rules
-from smle.programs import ClipList
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.clip_list import ClipList
 from smle.rules import Specification
 from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
 

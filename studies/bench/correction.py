@@ -26,10 +26,10 @@ from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from smle import NetworkRegressor, SafeRegressor
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
-from smle.corrected import program_of
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import nearest_outputs
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification
 from studies.bench.harness import BenchResult, Table
 from studies.bench.random_rules import alternatives, draw

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smle.guarantees.box.counterexample import counterexample_at, linear_counterexample
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import strongest_counterexample
+from smle.heads.box.algorithms.counterexample import counterexample_at, linear_counterexample
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from smle.rules import Literals
 from studies.bench.harness import BenchResult, Table
 from studies.experiments import synthetic

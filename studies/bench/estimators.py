@@ -36,9 +36,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle import SafeClassifier, SafeRegressor, Specification, load
-from smle.attacks.subjects import Table as AttackTable
+from smle.attacks.subjects import AskedTable as AttackTable
 from smle.export import load_onnx
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.harness import BenchResult, Table
@@ -197,7 +197,7 @@ def _task(rules: str, train: pd.DataFrame, test: pd.DataFrame, quick: bool, pass
         found = wrong + len(judge.violations(encoded, served))
         broken, points_tried = broken + found, points_tried + tried
         behind, apart = max(behind, scores[1] - scores[2]), max(apart, abs(scores[2] - from_file))
-        moved = float((served != model.answered(V_).answers).any(axis=1).mean())
+        moved = float((served != model.answer(V_, count=False).answers).any(axis=1).mean())
         lines.append((name, *(f"{score:.5f}" for score in (*scores, from_file)), f"{moved:.1%}", found))
     what = "hours" if numbers else "income"
     passed[f"{what}: within .002 of the plain model with nearest-allowed post-processing ({behind:.1e})"] = (

@@ -10,15 +10,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import run_pdcg
-from smle.guarantees.box.projection import nearest_safe_head
-from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.proof.verify import judge_literals, verify
-from smle.guarantees.proof.worst_case import WidenedBox
-from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import run_pdcg
+from smle.heads.box.algorithms.projection import nearest_safe_head
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.pairs import verify_exclusions
+from smle.heads.box.proof.verify import judge_literals, verify
+from smle.heads.box.proof.worst_case import WidenedBox
+from smle.regions.cells import Cells
+from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from studies.bench.harness import BenchResult, Table, interleaved
 from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp

@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.base import without_rules
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from smle.tables import encode_inputs
 from studies.bench.estimators import attacked
 from studies.bench.harness import BenchResult, Table

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import CertifiedNetwork, certify, project
-from smle.nn.box_network import BoxNetwork
-from smle.nn.quick import Quick
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.quick import Quick
 from smle.rules import Specification
 from studies.bench.clips import HEADER, RULES
 from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory, one_thread
@@ -208,8 +208,8 @@ def _served(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor
     try:
         import onnxruntime
 
-        from smle.export.files import write_certified
-        from smle.export.network import torch_backbone, write_network
+        from smle.graphs.certified_files import write_certified
+        from smle.networks.onnx import torch_backbone, write_network
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()

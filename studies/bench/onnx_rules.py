@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from smle.certificates.document import arrays_of
-from smle.certificates.rules import certify_rules
 from smle.export import write_onnx
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from studies.bench.clips import RULES as LIMITS

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from smle import correct
-from smle.assurance import certify
+from smle.heads.box.network.assurance import certify
 from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import within
 from studies.experiments import methods

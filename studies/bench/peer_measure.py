@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.cells import regions_of
-from smle.nn.box_network import BoxNetwork
-from smle.nn.network import SafeNetwork
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.safe_network import SafeNetwork
+from smle.regions.cells import regions_of
 from smle.rules import Specification
 from studies.bench.harness import interleaved, keep_memory
 from studies.bench.peer_env import quietly

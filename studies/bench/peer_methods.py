@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import certify
+from smle.heads.box.network.assurance import certify
 from smle.nearest.oracle import nearest_outputs
-from smle.nn.network import SafeNetwork
+from smle.networks.safe_network import SafeNetwork
 from smle.training.loop import train
 from smle.training.options import TrainingOptions
 from studies.bench.peer_layers import LAYERS, Guarded, guarded

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees.regions.search import find_cells
+from smle.regions.search import find_cells
 from smle.rules import Clause, Row, Specification
 from studies.experiments import classification, data, standins, synthetic
 from studies.experiments.networks import Settings

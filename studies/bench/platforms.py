@@ -21,8 +21,8 @@ import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import SafeRegressor, Specification
-from smle.export.stored import session_of
 from smle.platforms import predict_dask, predict_ray
+from smle.serving.stored import session_of
 from studies.bench.harness import BenchResult, Table, interleaved
 
 __all__ = ["run"]

@@ -11,8 +11,8 @@ import numpy as np
 import smle
 from smle import Specification
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError
+from smle.heads.rules.author import certify_rules
 from studies.bench.harness import BenchResult, Table, one_thread
 
 __all__ = ["run"]

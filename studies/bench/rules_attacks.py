@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.certificates.rules import certify_rules
 from smle.estimators import SafeRegressor
-from smle.guarantees import regions_of
-from smle.programs import program_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
+from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
@@ -95,7 +95,7 @@ def _answers(model: Any) -> Callable[[FloatArray], Array]:
     def answers(X: FloatArray) -> Array:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at corners of the domain answers are often moved
-            found: Array = model.answered(X).answers.astype(np.float32)
+            found: Array = model.answer(X, count=False).answers.astype(np.float32)
         return found
 
     return answers

@@ -25,7 +25,7 @@ from studies.bench.peer_env import command, python_of, reason_of
 __all__ = ["NEWEST", "Case", "Runtime", "installed_runtime", "prepare"]
 
 NEWEST = "newest"
-VERSIONS = ("1.18.1", "1.23.2", "1.24.1", "1.24.4", NEWEST)
+VERSIONS = ("1.22.0", "1.23.2", "1.24.1", "1.24.4", "1.28.0", NEWEST)
 """The oldest that the extra `onnx` allows; the last that read past a buffer (1.24.1) and before; those that refuse."""
 _SECONDS = 600.0
 

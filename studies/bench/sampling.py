@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees.regions.cells import Cells, regions_of
+from smle.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
 from smle.violations.points import border_points, corner_points, finished, hard_points, uniform_points
 from smle_check.floats import BINARY32, BINARY64, nearest

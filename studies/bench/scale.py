@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import certify, verify
-from smle.nn.box_network import BoxNetwork
+from smle.heads.box.network.assurance import certify, verify
+from smle.heads.box.network.box_network import BoxNetwork
 from studies.bench.harness import BenchResult, Table, one_thread
 from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject

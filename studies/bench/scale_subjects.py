@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.nn.box_network import BoxNetwork
+from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import CNF, Clause, Label, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 __all__ = ["AXES", "Axis", "Subject", "exclusive_labels", "never_together"]

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 
 from smle.certificates.document import Certificate
-from smle.export.backbone import Backbone
-from smle.export.graph import certified_program, graph_model, interface_of
-from smle.export.grid import grid_proposals
-from smle.export.proposals import proposals_of
 from smle.extras import require
+from smle.graphs.graph import certified_program, graph_model, interface_of
+from smle.heads.grid.onnx import grid_proposals
+from smle.heads.rules.onnx import proposals_of
+from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Specification
 from smle_check.floats import BINARY32, nearest
 from smle_check.onnx.program import EMBEDDING

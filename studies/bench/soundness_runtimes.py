@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 import smle_check
-from smle.assurance import weights_of
 from smle.certificates.document import tensors_of
-from smle.export.files import companion, write_onnx
 from smle.extras import require
+from smle.graphs.certified_files import companion, write_onnx
+from smle.networks.folders import weights_of
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
 from studies.bench.runtimes import Case, Runtime

@@ -12,16 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from smle.assurance import CertifiedNetwork, certify, project
 from smle.certificates.document import Certificate
 from smle.errors import NotCertifiedError
-from smle.estimators import SMLEClassifier, SMLERegressor
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
-from smle.nn.units import DataScale
-from smle.programs import Box
+from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.program import Box
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
+from smle.networks.backbones import MLP
+from smle.networks.units import DataScale
+from smle.regions.cells import Cells
 from smle.rules import Choice, Label, Specification
 from studies.bench.sampling import uniform_points
 from studies.experiments.paper_network import FreeBox
@@ -126,6 +126,7 @@ class Subject:
     cells: Cells
     network: CertifiedNetwork
     certificate: Certificate
+    learned: BoxNetwork | None = None  # what it was made of
 
     def __post_init__(self) -> None:
         self.certificate.check()
@@ -252,7 +253,7 @@ def _crossing(name: str, text: str, *, kind: str, gate: bool = True) -> Subject:
 def _subject(name: str, network: BoxNetwork) -> Subject:
     certificate = certify(network)
     deployed = CertifiedNetwork(network.backbone, network.spec, certificate)
-    return Subject(name, "by hand", network.spec, network.cells, deployed, certificate)
+    return Subject(name, "by hand", network.spec, network.cells, deployed, certificate, network)
 
 
 def _difference() -> Subject:

@@ -5,26 +5,33 @@ The module in front passes on what the attacker chose, with gradients where a mo
 
 from __future__ import annotations
 
+import copy
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from smle.assurance import CertifiedNetwork
+from smle.heads.box.network.assurance import CertifiedNetwork
+from smle.heads.box.network.box_network import BoxNetwork
 from smle.nn import SafeNetwork
+from studies.bench.sampling import FloatArray
 from studies.bench.soundness_attacks import KINDS, Attacker, Batch
 from studies.bench.soundness_programs import torch_threads
 
-__all__ = ["MODES", "Passes", "torch_modes"]
+__all__ = ["MODES", "Passes", "in_modes", "learned_modes", "torch_modes"]
 
+Array = npt.NDArray[np.float32]
 Mode = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Draw = Callable[[int, type[np.floating]], tuple[FloatArray, Array]]
+"""(rows, format of inputs) -> inputs, and what a model may compute at them."""
 _ROWS = 3  # at which a recorder looks
 _THREADS = 4
 
@@ -33,7 +40,7 @@ class Passes(nn.Module):
     """Answers what it is given."""
 
     def forward(self, answers: Tensor) -> Tensor:
-        """Return it."""
+        """Return what was passed."""
         return answers
 
 
@@ -151,16 +158,37 @@ MODES: dict[str, Mode] = {
 }
 
 
+UNPROVED = ("training mode, no_grad",)
+"""Modes in which a learned box is trained: nothing is claimed of what it then computes."""
+
+
 def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
-    spec, certificate, rng = attacker.spec, attacker.certificate, attacker.rng
+    spec, certificate = attacker.spec, attacker.certificate
     is_box = certificate.document["program"]["head"] == "box"
-    network = (CertifiedNetwork if is_box else SafeNetwork.of)(Passes(), spec, certificate).eval()
-    share = max(8, count // (4 * len(MODES)))
+    network = (CertifiedNetwork if is_box else SafeNetwork.of)(Passes(), spec, certificate)
+    yield from in_modes(network, attacker.zeros, count, attacker.rng)
+
+
+def learned_modes(network: BoxNetwork, attacker: Attacker, count: int) -> Iterator[Batch]:
+    """Serve by a network of the paper itself, whose heads were projected, in every mode but that of training."""
+    passing = copy.deepcopy(network)
+    passing.backbone = Passes()
+    yield from in_modes(passing, attacker.zeros, count, attacker.rng, without=UNPROVED)
+
+
+def in_modes(
+    network: nn.Module, draw: Draw, count: int, rng: np.random.Generator, *, without: Collection[str] = ()
+) -> Iterator[Batch]:
+    """Serve about so many points of both formats by a network that passes on what is drawn, in every mode."""
+    network.eval()
+    share = max(8, count // (4 * (len(MODES) - len(without))))
     for name, mode in MODES.items():
+        if name in without:
+            continue
         for flush in (False, True):
             for dtype in KINDS:
-                X, Z = attacker.zeros(share, dtype)
+                X, Z = draw(share, dtype)
                 tiny = rng.random(Z.shape) < 0.05
                 Z[tiny] = rng.choice(np.array([1e-40, -1e-40, 1e-45, -1e-45], dtype=np.float32), int(tiny.sum()))
                 with warnings.catch_warnings(), torch_threads(1, flush=flush):

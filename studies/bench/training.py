@@ -10,10 +10,10 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, memory_clauses, run_pdcg
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.nn.box_network import BoxNetwork
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import Memory, memory_clauses, run_pdcg
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
 from studies.bench.harness import BenchResult, Table, interleaved

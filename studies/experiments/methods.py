@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.assurance import certify
 from smle.baselines import violation_rate
-from smle.guarantees import Pdcg, nearest_outputs
-from smle.nn.network import SafeNetwork
+from smle.heads.box.algorithms.pdcg import Pdcg
+from smle.heads.box.network.assurance import certify
+from smle.nearest.oracle import nearest_outputs
+from smle.networks.safe_network import SafeNetwork
 from smle.training.options import History
 from studies.experiments import classification, data, forecasting, standins, synthetic
 from studies.experiments.ablation import vary

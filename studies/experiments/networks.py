@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.nn.backbones import MLP
+from smle.heads.box.training.enforcement import PDCG
+from smle.networks.backbones import MLP
 from smle.training import Adversarial as Attacks
-from smle.training.enforcement import PDCG
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
 from studies.experiments.choices import PaperChoices

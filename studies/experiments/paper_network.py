@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smle.guarantees import Counterexample
-from smle.guarantees.box.head_problem import RegionObligations
-from smle.guarantees.box.pdcg import strongest_counterexample
-from smle.nn.bounds import Box, BoxParameters
-from smle.nn.box_network import BoxNetwork
-from smle.nn.operations import clip
+from smle.heads.box.algorithms.counterexample import Counterexample
+from smle.heads.box.algorithms.head_problem import RegionObligations
+from smle.heads.box.algorithms.pdcg import strongest_counterexample
+from smle.heads.box.network.bounds import BoxModule, BoxParameters
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.network.operations import clip
+from smle.heads.box.training.enforcement import PDCG, ProjectionReport
 from smle.rules import Specification
-from smle.training.enforcement import PDCG, Report
 from studies.experiments.choices import PaperChoices
 
 __all__ = ["Adversarial", "FreeBox", "PaperNetwork"]
 
 
-class FreeBox(Box):
+class FreeBox(BoxModule):
     """l and u as two layers of their own, trained, starting at -1 and 1 with slope zero; they may cross.
 
     Without `inputs` they are two vectors. Shapes: lower, upper (n, 1 + inputs).
@@ -103,7 +103,7 @@ class Adversarial(PDCG):
                 self._optimizer.step()
             strength = 0.0 if search.found is None else search.found.strength
             seconds = time.perf_counter() - started
-            self.reports.append(Report(step, number, search.none_exists, 0, strength, seconds))
+            self.reports.append(ProjectionReport(step, number, search.none_exists, 0, strength, seconds))
 
 
 def _strength(network: BoxNetwork, number: int, found: Counterexample, part: RegionObligations) -> Tensor:

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from smle.errors import SmleError
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from studies.experiments import forecasting, synthetic
 from studies.experiments.networks import PaperLayers, train_plain
 from studies.experiments.presets import settings_of, widths

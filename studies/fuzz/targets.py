@@ -21,18 +21,19 @@ import torch
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.assurance import certify, project, weights_of
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
-from smle.certificates.rules import certify_rules
 from smle.errors import DataError, RuleError
-from smle.export.files import companion, write_onnx
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
-from smle.programs import program_of
+from smle.graphs.certified_files import companion, write_onnx
+from smle.heads.box.network.assurance import certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
+from smle.networks.backbones import MLP
+from smle.networks.folders import weights_of
 from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
-from smle.tables.files import read_table
+from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
 from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import regions_of
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, clause_proof, unit_box, without_gate, written
 

@@ -11,8 +11,8 @@ import pytest
 
 import smle_check
 from smle import Specification
-from smle.certificates.rules import certify_rules
 from smle.errors import RuleError
+from smle.heads.rules.author import certify_rules
 from smle_check.onnx.graph import Graph
 from smle_check.work import BASE, Work
 from support.builder import Package, refusal, repacked

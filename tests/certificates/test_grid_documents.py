@@ -180,7 +180,7 @@ def test_hostile_documents_are_refused(issued, name):
 
 
 def test_steps_in_other_heads_are_refused():
-    from smle.certificates.rules import certify_rules
+    from smle.heads.rules.author import certify_rules
 
     spec = Specification.from_yaml("inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: 0 <= y <= 1}]\n")
     plain = certify_rules(spec)

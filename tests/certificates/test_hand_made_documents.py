@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import smle_check
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import regions_of
-from smle.guarantees.regions.search import find_cells
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.cells import regions_of
+from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle_check.reading import number
 from support.builder import CASES, Package, accepted, case, clause_proof, of_rules, unit_box, without_gate, written

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from smle import Specification
-from smle.certificates.label_answers import LabelRule, labels_that_obey, obeying, smallest
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.label_answers import LabelRule, labels_that_obey, obeying, smallest
 
 NONE = np.zeros((0, 2), dtype=np.intp)
 

@@ -10,9 +10,9 @@ import pytest
 
 import smle_check
 from smle.certificates.document import tensors_of
-from smle.certificates.issue import issue
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import regions_of
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.issue import issue
+from smle.regions.cells import regions_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle_check.heads import box
 from smle_check.specification import exclusion

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import smle_check
 from smle.errors import NotCertifiedError
-from smle.guarantees.proof.frozen_heads import Layer, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Layer, NetworkBounds
 from smle.rules import Specification
 from smle_check.heads.box import Hidden
 from smle_check.heads.network import Relaxed

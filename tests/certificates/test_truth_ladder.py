@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import regions_of
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.cells import regions_of
 from smle.rules import Specification
 from support.builder import Package, accepted, clause_proof, deployed_head, without_gate, written
 

@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from smle import Specification, correct, load
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export import load_onnx
-from smle.guarantees import broken
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 
 DOSE = Specification.from_yaml("""

@@ -21,7 +21,7 @@ from sklearn.svm import LinearSVC
 from smle import SafeClassifier, Specification, load
 from smle.errors import ConversionError, DataError
 from smle.export import load_onnx
-from smle.guarantees import broken
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 

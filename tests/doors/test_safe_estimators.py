@@ -24,7 +24,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification, load
 from smle.errors import CertificateError, ContradictionError, ConversionError, DataError
-from smle.guarantees import broken, nearest_outputs
+from smle.nearest.oracle import nearest_outputs
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.rules_cases import BANK
 

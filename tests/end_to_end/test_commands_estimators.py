@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from smle.guarantees import broken
 from smle.rules import Specification
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.commands import run
 from support.rules_cases import BANK as RULES

@@ -14,8 +14,8 @@ import pytest
 
 from smle import NetworkRegressor, SafeRegressor, load
 from smle.estimators import without_rules
-from smle.tables import files as table_files
-from smle.tables.files import read_table
+from smle.tables import table_files
+from smle.tables.table_files import read_table
 from support.commands import run
 from support.processes import environment
 
@@ -330,7 +330,7 @@ def test_monitor(braking_folder, braking_table, data, tmp_path):
 
 
 def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, data, tmp_path):
-    from smle.estimators import project_model
+    from smle.doors.new_rules import project_model
 
     project_model(braking_model, braking_model.specification_).save(tmp_path / "bare")
     text = run("monitor", tmp_path / "bare", data)

@@ -10,8 +10,8 @@ import pytest
 
 from smle import NetworkClassifier, SafeClassifier, SMLERegressor, Specification, load
 from smle.demo import BRAKING_RULES
+from smle.doors.new_rules import project_model
 from smle.errors import DataError, NotCertifiedError
-from smle.estimators import project_model
 from smle.rules.membership import broken
 from smle.tables import encode_inputs
 from support.commands import run

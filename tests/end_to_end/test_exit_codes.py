@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import typer
 
-import smle.guarantees.advice.compare
+import smle.advice.compare
 from smle.cli.app import reported
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
 from support.commands import run
@@ -67,7 +67,7 @@ def test_a_comparison_that_was_cut_off_is_undecided(tmp_path, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text(HEAD + f"  - {{name: low, then: y <= {end}}}\n")
     both = tmp_path / "old.yaml", tmp_path / "new.yaml"
     assert run("rules", "diff", *both).exit_code == 0
-    monkeypatch.setattr(smle.guarantees.advice.compare, "forbidden_by_first_only", lambda old, new: (None, True))
+    monkeypatch.setattr(smle.advice.compare, "forbidden_by_first_only", lambda old, new: (None, True))
     done = run("rules", "diff", *both)
     assert done.exit_code == 3
     assert "Not decided" in done.stdout

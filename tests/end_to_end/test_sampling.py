@@ -5,8 +5,8 @@ import pytest
 
 from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.estimators import without_rules
-from smle.guarantees.regions.search import find_cells
-from smle.nn.head import gate_program
+from smle.heads.box.network.deployed import gate_program
+from smle.regions.search import find_cells
 from support.sampling import Judge, hard_points
 
 COUNT = 60_000
@@ -15,7 +15,7 @@ COUNT = 60_000
 def _violations(model, spec, dtype, count=COUNT, change=None):
     judge, found = Judge(spec), []
     for X in hard_points(spec, np.random.default_rng(0), count, dtype=dtype):
-        Y = model.deployed_.explained(X, X).served
+        Y = model.deployed_.answer(model.deployed_.reader.opened(X, X), "clip", count=False).served
         found += judge.violations(X, Y if change is None else change(Y))
     return found
 

@@ -14,10 +14,10 @@ import smle_check
 from smle import Specification, load, storage
 from smle.certificates.document import arrays_of
 from smle.certificates.issue import rebind, sealed
-from smle.certificates.rules import certify_rules
 from smle.cli import app
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export import write_onnx
+from smle.heads.rules.author import certify_rules
 from smle.storage import ModelRecord, model_files, read_record, write_record
 from support.builder import safetensors_bytes
 

@@ -13,7 +13,7 @@ from smle.errors import AccuracyWarning
 from smle.estimators import compare_models, quick_baseline, without_rules
 from smle.estimators.concerns import concern_about, cost_of_rules
 from smle.estimators.scores import ScoreTable, compare, encode_targets
-from smle.guarantees import nearest_outputs
+from smle.nearest.oracle import nearest_outputs
 from support.safe_networks import AtTheEnd
 
 INPUTS = "inputs: {weight: [2, 250], age: [0, 1]}\noutputs: [dose]\nrules:\n"

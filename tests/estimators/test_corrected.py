@@ -10,11 +10,11 @@ import pytest
 from sklearn.base import clone
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
+from smle.doors.new_rules import project_model
 from smle.errors import ContradictionError
-from smle.estimators import project_model
 from smle.export import check_onnx
-from smle.guarantees import broken
 from smle.report import write_report
+from smle.rules.membership import broken
 
 NAMES = ["l0", "l1", "l2", "l3", "l4"]
 PAIRS = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (0, 2)]

@@ -28,6 +28,7 @@ from smle.estimators.calibration import temperature
 from smle.estimators.class_tasks import task_of
 from smle.estimators.quantiles import at_quantile, quantile_rules
 from smle.export import load_onnx
+from smle.heads.box.estimators import learned_box
 
 QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}
 CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"
@@ -309,7 +310,8 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
 
 
 MODULES = [
-    getattr(smle.estimators, name) for name in ["classifier", "learned_box", "networks", "quantiles", "regressor"]
+    learned_box,
+    *(getattr(smle.estimators, name) for name in ["classifier", "networks", "quantiles", "regressor"]),
 ]
 
 

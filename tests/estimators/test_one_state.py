@@ -31,10 +31,10 @@ from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators.inputs import plain_table
 from smle.export import check_onnx, write_onnx
+from smle.heads.box.training.enforcement import Enforcement
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
-from smle.training.enforcement import Enforcement
 from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0}
@@ -540,7 +540,11 @@ def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, so
     served = model.deployed_
     tensors = arrays_of(served.proof.tensors)
     held = [*served.front.scaling, *(part for layer in served.front.layers for part in layer)]
-    held += [array for array in (served.head.tensors if served.is_box else served.head._tensors).values() if array.size]
+    held += [
+        array
+        for array in (served.head._tensors if served.reads_answers else served.head.tensors).values()
+        if array.size
+    ]
     assert len(held) > 10
     for array in [*held, *(array for array in tensors.values() if array.size)]:
         with pytest.raises(ValueError, match="read-only"):

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 
 from smle import NetworkClassifier, SafeClassifier, SMLEClassifier, Specification, correct, load
-from smle.guarantees import active
+from smle.rules.membership import active
 
 LOAN = Specification.from_yaml("""
 inputs: {income: [0, 10], debt: [0, 10]}

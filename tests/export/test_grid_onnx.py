@@ -5,7 +5,7 @@ import pytest
 
 import smle
 import smle_check
-from smle.export.files import _sealed
+from smle.graphs.certified_files import _sealed
 from smle.rules import Specification
 from studies.bench.grid_rules import GridJudge, hard_answers, hard_inputs
 

@@ -16,13 +16,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle.certificates.document import arrays_of
-from smle.certificates.rules import certify_rules
 from smle.corrected import CorrectedModel
-from smle.corrected.answers import stored_form
+from smle.corrected.stored_form import stored_form
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.export import check_onnx, load_onnx, write_onnx
-from smle.export.stored import StoredModel
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
+from smle.serving.stored import StoredModel
 from smle.storage import ModelRecord
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of

@@ -18,12 +18,12 @@ from torch import nn
 
 import smle_check
 from smle import NetworkRegressor, SafeRegressor, Specification
-from smle.assurance import project
 from smle.errors import CertificateError, MissingDependencyError, ModelFormatError, NotCertifiedError, RuleError
 from smle.estimators import without_rules
 from smle.export import backbone_model, check_onnx, write_network, write_onnx
-from smle.export.backbone import layers_of, mlp_backbone, onnx_backbone
-from smle.nn.box_network import BoxNetwork
+from smle.graphs.backbone import layers_of, mlp_backbone, onnx_backbone
+from smle.heads.box.network.assurance import project
+from smle.heads.box.network.box_network import BoxNetwork
 from smle.storage import ModelRecord, read_record
 from support.exported import MIXED, columns_of, hand_made, model_of, resealed, run, session, untrained
 from support.sampling import Judge, hard_points

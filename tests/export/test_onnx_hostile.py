@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import smle_check
-from smle.export.backbone import Backbone, mlp_backbone
+from smle.graphs.backbone import mlp_backbone
+from smle.nearest.onnx.pieces import Backbone
 from smle_check.onnx.graph import _VALUE, Graph
 from smle_check.onnx.protobuf import message
 from smle_check.work import Work

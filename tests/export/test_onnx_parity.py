@@ -9,9 +9,10 @@ import pytest
 
 import smle_check
 from smle.certificates.agreement import cells_of
-from smle.export.backbone import Backbone, mlp_backbone
-from smle.guarantees.regions.guard import guard_row, guard_rows
-from smle.programs import Box
+from smle.graphs.backbone import mlp_backbone
+from smle.heads.box.program import Box
+from smle.nearest.onnx.pieces import Backbone
+from smle.regions.guard import guard_row, guard_rows
 from smle.rules import Polytope
 from smle.rules.membership import active
 from smle_check.floats import BINARY32, nearest
@@ -85,7 +86,7 @@ def compare_heads(exported: Exported, count: int, *, batches: tuple[int, ...], t
     running, errors, judge = session(head_graph(exported), threads), rounding(exported), Judge(spec)
     rng, figures = np.random.default_rng(11), {"points": 0, "largest share of the bound": 0.0, "other cells": 0}
     for X in hard_points(spec, np.random.default_rng(1), count, dtype=np.float32):
-        z = embeddings(rng, len(X), errors.shape[0] and head.units)
+        z = embeddings(rng, len(X), errors.shape[0] and head.width)
         expected, cell = head(X, z), head.cell_of(X)
         for batch in batches:
             pieces = []

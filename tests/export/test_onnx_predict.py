@@ -13,12 +13,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from smle import NetworkClassifier, SafeClassifier, Specification, certify, load
-from smle.assurance import project
 from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
 from smle.export import load_onnx, write_network, write_onnx
-from smle.export.backbone import mlp_backbone
-from smle.export.files import read_checked
+from smle.graphs.backbone import mlp_backbone
+from smle.graphs.certified_files import read_checked
+from smle.heads.box.network.assurance import project
 from smle.nn import BoxNetwork
 from smle.tables import encode_inputs
 from support.exported import MIXED, columns_of, model_of, resealed, run, session, untrained
@@ -183,7 +183,7 @@ def test_what_was_checked_is_what_runs(mixed, monkeypatch):
         path.write_bytes(b"")
         return file
 
-    monkeypatch.setattr("smle.export.model.read_checked", checked_and_replaced)
+    monkeypatch.setattr("smle.graphs.onnx_model.read_checked", checked_and_replaced)
     assert load_onnx(path).predict(table).equals(before)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.nearest.onnx import faces, numbers
-from smle.programs import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined

@@ -8,10 +8,10 @@ from onnx import TensorProto, helper
 import smle
 import smle_check
 from smle import Specification
-from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError
-from smle.export.backbone import onnx_backbone
-from smle.export.files import companion, write_certified
+from smle.graphs.backbone import onnx_backbone
+from smle.graphs.certified_files import companion, write_certified
+from smle.heads.rules.author import certify_rules
 from support.exported import untrained
 from support.joined import joined
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import smle_check
-from smle.export.backbone import Backbone
+from smle.nearest.onnx.pieces import Backbone
 from smle_check.onnx.graph import MAX_DEPTH, OPSETS, Graph
 from support.exported import Exported, accepted, field, hand_made, model_of, resealed, run, session
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smle import Specification, correct, project
 from smle.errors import ModelFormatError
-from smle.export.backbone import onnx_backbone
+from smle.graphs.backbone import onnx_backbone
 from smle.nn import BoxNetwork
 from smle_check.onnx.program import Input
 
@@ -111,7 +111,7 @@ def test_backbones_that_mix_rows_are_not_exported(tmp_path: Path, kind: str) -> 
 
 
 def _export(network: nn.Module, path: Path) -> None:
-    from smle.export.network import write_network
+    from smle.networks.onnx import write_network
 
     write_network(network, path)
 

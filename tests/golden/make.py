@@ -25,10 +25,10 @@ from torch import nn
 
 import smle_check
 from smle import correct
-from smle.assurance import certify
-from smle.guarantees.proof.frozen_heads import NetworkBounds
+from smle.heads.box.network.assurance import certify
+from smle.heads.box.proof.frozen_heads import NetworkBounds
+from smle.networks.units import DataScale
 from smle.nn import BoxNetwork
-from smle.nn.units import DataScale
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward

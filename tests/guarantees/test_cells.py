@@ -6,11 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from smle.advice.examine import diagnose_arrays as diagnose
 from smle.errors import NotCertifiedError, RuleError
-from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
-from smle.guarantees.box.center import find_center
-from smle.guarantees.regions.guard import guard_row
-from smle.guarantees.regions.search import find_cells
+from smle.heads.box.algorithms.center import find_center
+from smle.regions.guard import guard_row
+from smle.regions.search import find_cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 F = Fraction
@@ -150,7 +150,7 @@ def test_above_the_cap_rules_that_cannot_be_always_on_are_named(monkeypatch):
         find_center(spec, capped, len(capped) - 1)
     assert not any(finding.severe for finding in diagnose(spec).findings)
     # The head of rules serves them: that a learned box cannot is no finding.
-    monkeypatch.setattr("smle.guarantees.advice.diagnose.find_cells", lambda _: capped)
+    monkeypatch.setattr("smle.advice.examine.find_cells", lambda _: capped)
     assert not any(finding.severe for finding in diagnose(spec).findings)
 
 

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from smle.errors import NotCertifiedError, RuleError
-from smle.guarantees.box.center import find_center
-from smle.guarantees.regions.search import find_cells
+from smle.heads.box.algorithms.center import find_center
+from smle.regions.search import find_cells
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction

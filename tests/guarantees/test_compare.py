@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from smle.advice.compare import RuleChange, compare
 from smle.errors import RuleError
-from smle.guarantees.advice.compare import Change, compare
 from smle.rules import CNF, Label, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction
@@ -189,7 +189,7 @@ def test_whole_numbers_leave_fractions_out(when):
     found = compare(real, whole)
     assert found.verdict == "weaker"
     assert found.newly_allowed.x[0].denominator != 1
-    assert found.changes == (Change("k", "integer", False, True),)
+    assert found.changes == (RuleChange("k", "integer", False, True),)
     assert "changed: input 'k' takes whole numbers only (before: any number)" in found.table()
     assert compare(whole, real).verdict == "stricter"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
-from smle.guarantees.proof.frozen_heads import Bounds, Head
-from smle.guarantees.proof.worst_case import WidenedBox
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.heads.box.algorithms.counterexample import exclusion_counterexample, linear_counterexample
+from smle.heads.box.proof.frozen_heads import Bounds, Head
+from smle.heads.box.proof.worst_case import WidenedBox
+from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import Solution, Status
 from studies.formulations import (

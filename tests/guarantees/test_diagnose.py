@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.advice.decide import Undecided
-from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
-from smle.guarantees.regions.search import find_cells
+from smle.advice.examine import diagnose_arrays as diagnose
+from smle.regions.decide import Undecided
+from smle.regions.search import find_cells
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction
@@ -116,7 +116,7 @@ def test_rules_left_untested_are_named(monkeypatch):
     spec = read(BRAKING, "{name: wide, then: brake <= 2}")
     assert diagnose(spec).untested == ()
     assert diagnose(spec).to_json()["untested"] == []
-    monkeypatch.setattr("smle.guarantees.advice.diagnose._SECONDS", -1.0)
+    monkeypatch.setattr("smle.advice.examine._SECONDS", -1.0)
     diagnosis = diagnose(spec)
     (item,) = diagnosis.untested
     assert (item.question, item.rules) == ("redundant", ("emergency", "range", "wide"))
@@ -132,9 +132,9 @@ def test_a_search_that_was_cut_off_is_named(monkeypatch):
         raise Undecided
 
     spec = read(BRAKING, "{name: near, when: distance + speed <= 30, then: brake >= 0.1}")  # a sum needs a search
-    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.implied_by_others", give_up)
-    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.point", give_up)
-    monkeypatch.setattr("smle.guarantees.advice.consistency.Consistency.clash", give_up)
+    monkeypatch.setattr("smle.regions.consistency.Consistency.implied_by_others", give_up)
+    monkeypatch.setattr("smle.regions.consistency.Consistency.point", give_up)
+    monkeypatch.setattr("smle.regions.consistency.Consistency.clash", give_up)
     diagnosis = diagnose(spec)
     assert [item.question for item in diagnosis.untested] == ["never active", "redundant"]
     assert {item.reason for item in diagnosis.untested} == {"the search was cut off"}
@@ -151,7 +151,7 @@ def test_whole_numbers_are_whole_in_witnesses():
 
 def test_above_the_cap(monkeypatch):
     rules = [f"{{name: r{i}, when: speed >= {i} and distance >= {i}, then: brake >= 0.{i}}}" for i in range(1, 9)]
-    monkeypatch.setattr("smle.guarantees.advice.diagnose.find_cells", lambda spec: find_cells(spec, max_cells=4))
+    monkeypatch.setattr("smle.advice.examine.find_cells", lambda spec: find_cells(spec, max_cells=4))
     diagnosis = diagnose(read(BRAKING, *rules))
     assert diagnosis.always_on
     assert "Always on" in diagnosis.table()

@@ -10,6 +10,7 @@ from studies import scip
 
 
 def test_mixed_integer_quadratic_optimum_equals_enumeration() -> None:
+    pytest.importorskip("pyscipopt")
     for seed in range(5):
         rng = np.random.default_rng(seed)
         q = np.concatenate([rng.normal(size=2), 0.1 * rng.normal(size=2)])

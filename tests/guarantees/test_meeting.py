@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from smle import Specification
-from smle.guarantees.advice.meeting import Meeting
+from smle.advice.meeting import Meeting
 
 HEAD = "inputs: {x: [0, 4], n: {range: [0, 4], integer: true}, k: {categories: [a, b, c]}}\noutputs: [y]\nrules:\n"
 CONDITIONS = [

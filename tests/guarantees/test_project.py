@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import Memory, run_pdcg
-from smle.guarantees.box.projection import project
-from smle.guarantees.box.refitting import Samples, refit
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.proof.verify import verify
-from smle.guarantees.regions.cells import Cells
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import Memory, run_pdcg
+from smle.heads.box.algorithms.projection import project
+from smle.heads.box.algorithms.refitting import Samples, refit
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.verify import verify
+from smle.regions.cells import Cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Rule, Specification
 
 ONE = Fraction(1)

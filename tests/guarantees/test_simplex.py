@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, point_or_proof
+from smle.regions.simplex import ExactInfeasible, ExactOptimal, ExactUnbounded, maximize, point_or_proof
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.kernel import bounded
 

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from smle.guarantees import find_cells
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
-from smle.guarantees.proof.verify import verify
-from smle.guarantees.regions.cells import Cells
+from smle.heads.box.algorithms.replay import replayed
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
+from smle.heads.box.proof.verify import verify
+from smle.regions.cells import Cells
+from smle.regions.search import find_cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
-from smle.violations import replayed
 
 ONE = Fraction(1)
 
@@ -187,7 +187,7 @@ def test_replay_tells_violations_from_corners_that_are_never_reached() -> None:
 
 def test_replay_reads_regions_as_the_guard_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """0.7 in float32 is less than seven tenths, but the guard reads it as 0.7: a rule for x < 0.7 is not on."""
-    monkeypatch.setattr("smle.violations.replay._RULES", 0)  # without a search nearby
+    monkeypatch.setattr("smle.heads.box.algorithms.replay._RULES", 0)  # without a search nearby
     spec = Specification.build(inputs={"x": (0, 1)}, outputs=["y"], rules={"r": ("x < 0.7", "y <= 0")})
     for x, kind in ((0.7, NotProved), (0.69, Violated)):
         reached = NotProved(np.array([x]), np.array([0.0]), -1.0)

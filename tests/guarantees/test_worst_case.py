@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.frozen_heads import Bounds, Head
-from smle.guarantees.proof.rounding import affine_errors
-from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
-from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
+from smle.heads.box.proof.float_errors import affine_errors
+from smle.heads.box.proof.frozen_heads import Bounds, Head
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
+from smle.regions.cells import Cells
+from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Categorical, Number, NumericInput, Row, Specification
 from smle_check.floats import affine_error
 

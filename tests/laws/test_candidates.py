@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 import smle_check
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle_check.floats import BINARY64, threshold_below
 from smle_check.heads.candidates import checked_of

@@ -11,7 +11,7 @@ import pytest
 
 import smle_check
 from smle import Specification
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
 from smle_check.floats import BINARY32, BINARY64, FORMATS, nearest
 from smle_check.heads.candidates import rounding
 from smle_check.heads.clips import Pairs, limits_of, read_clips

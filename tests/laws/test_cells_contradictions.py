@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smle.guarantees.advice.consistency import Consistency
-from smle.guarantees.advice.decide import Decider, HalfSpace, eliminate
-from smle.guarantees.advice.diagnose import diagnose_arrays as diagnose
+from smle.advice.examine import diagnose_arrays as diagnose
+from smle.regions.consistency import Consistency
+from smle.regions.decide import Decider, HalfSpace, eliminate
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 F = Fraction

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smle_check
-from smle.certificates.issue import _coverage, compiled
-from smle.guarantees.regions.guard import domain_box, guard_rows
-from smle.guarantees.regions.search import find_cells
+from smle.certificates.issue import compiled
+from smle.heads.box.proof.issue import _coverage
+from smle.regions.guard import domain_box, guard_rows
+from smle.regions.search import find_cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.guard import check_coverage

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 import smle_check
-from smle.guarantees.regions.guard import guard_row
+from smle.regions.guard import guard_row
 from smle.rules import Number, NumericInput, Row, Specification
 from smle_check import BINARY32, BINARY64
 from smle_check.floats import (

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from smle.guarantees.regions.search import find_cells
-from smle.nn.head import gate_program
+from smle.heads.box.network.deployed import gate_program
+from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 

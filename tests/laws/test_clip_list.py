@@ -15,12 +15,12 @@ from hypothesis import given, settings
 import smle_check
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import broken
-from smle.programs import ClipList
-from smle.programs.many_limits import Pairs
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.clip_list import ClipList
+from smle.heads.rules.many_limits import Pairs
 from smle.rules import Specification
+from smle.rules.membership import broken
 from smle_check.heads.clips import STAGES, limits_of
 from support.builder import Package, accepted, refusal, repacked
 from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from smle.guarantees.box import counterexample
-from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import run_pdcg, strongest_counterexample
-from smle.guarantees.box.projection import nearest_safe_head
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.proof.verdict import Holds
-from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.heads.box.algorithms import counterexample
+from smle.heads.box.algorithms.counterexample import exclusion_counterexample, linear_counterexample
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import run_pdcg, strongest_counterexample
+from smle.heads.box.algorithms.projection import nearest_safe_head
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.verdict import Holds
+from smle.heads.box.proof.verify import verify
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.nn import BoxNetwork
+from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals, Specification
 from support.builder import CROSSING, crossing_bounds, issued
 from support.exact_judge import doubts

@@ -204,7 +204,7 @@ def test_the_kinds_of_slack_are_as_they_are_meant():
     def made(then, low=0):
         spec = Specification.from_yaml(MOVING.format(low=low, high=8, step="1", then=then))
         from smle.certificates.issue import compiled
-        from smle.guarantees import regions_of
+        from smle.regions.cells import regions_of
         from smle_check import Specification as Stated
 
         lattice = Lattice.read(Stated(compiled(spec, regions_of(spec), bytearray()), b""))

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smle.guarantees.box import counterexample
-from smle.guarantees.box.counterexample import exclusion_counterexample, linear_counterexample
-from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.exclusions import verify_exclusions
-from smle.guarantees.proof.frozen_heads import Bounds, Head
-from smle.guarantees.proof.verdict import Holds, NotProved
-from smle.guarantees.proof.verify import verify_clauses
-from smle.guarantees.proof.worst_case import WidenedBox
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum
+from smle.heads.box.algorithms import counterexample
+from smle.heads.box.algorithms.counterexample import exclusion_counterexample, linear_counterexample
+from smle.heads.box.proof.clause_lp import clause_optimum
+from smle.heads.box.proof.frozen_heads import Bounds, Head
+from smle.heads.box.proof.pairs import verify_exclusions
+from smle.heads.box.proof.verdict import Holds, NotProved
+from smle.heads.box.proof.verify import verify_clauses
+from smle.heads.box.proof.worst_case import WidenedBox
+from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
 from studies.formulations import (
@@ -136,7 +136,7 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
         head = instance.over.heads[0]
         assert head is not None
         _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
-        from smle.guarantees.proof.worst_case import HeadNumbers
+        from smle.heads.box.proof.worst_case import HeadNumbers
 
         numbers = HeadNumbers.of(head, envelope, domain)
         for (h, k), margin in zip(PAIRS, margins, strict=True):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import smle.guarantees.proof.clause_lp as clause_lp
-import smle.guarantees.regions.geometry as geometry
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import run_pdcg
-from smle.guarantees.box.projection import project
-from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
-from smle.guarantees.proof.verify import verify
+import smle.heads.box.proof.clause_lp as clause_lp
+import smle.regions.geometry as geometry
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import run_pdcg
+from smle.heads.box.algorithms.projection import project
+from smle.heads.box.proof.verdict import Holds, NotProved, Unknown
+from smle.heads.box.proof.verify import verify
 from smle.solvers import Solution, Status
 from support.guarantee_instances import random_instance
 
@@ -92,8 +92,8 @@ def _unpack(instance):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("status", FAILURES, ids=lambda s: s.name)
 def test_a_failing_qp_gives_a_reason_and_no_head(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    import smle.guarantees.box.pdcg as pdcg_module
-    import smle.guarantees.box.projection as project_module
+    import smle.heads.box.algorithms.pdcg as pdcg_module
+    import smle.heads.box.algorithms.projection as project_module
     from smle.solvers import QuadraticProgram, solve
 
     def fail(problem: object, **options: object) -> Solution:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
-from smle.guarantees.proof.verdict import Holds, NotProved, Unknown
-from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import WidenedBox
-from smle.guarantees.regions.geometry import Domain, Region
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
+from smle.heads.box.proof.verdict import Holds, NotProved, Unknown
+from smle.heads.box.proof.verify import verify
+from smle.heads.box.proof.worst_case import WidenedBox
+from smle.regions.geometry import Domain, Region
 from smle.rules import Literals
 from studies.formulations import worst_clause_milp
 from support.guarantee_instances import Instance, random_instance

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.guarantees.box import pdcg
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import (
+from smle.heads.box.algorithms import pdcg
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import (
     Memory,
     _Absolute,
     _Squared,
@@ -16,11 +16,11 @@ from smle.guarantees.box.pdcg import (
     memory_projection,
     run_pdcg,
 )
-from smle.guarantees.box.projection import Objective, nearest_safe_head, project, safe_head
-from smle.guarantees.box.refitting import LOSSES, Samples, mean_loss, refit
-from smle.guarantees.box.robust import robust_rows
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head
-from smle.guarantees.proof.verify import verify
+from smle.heads.box.algorithms.projection import Objective, nearest_safe_head, project, safe_head
+from smle.heads.box.algorithms.refitting import LOSSES, Samples, mean_loss, refit
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
+from smle.heads.box.proof.verify import verify
+from smle.regions.robust import robust_rows
 from smle.solvers import QuadraticProgram, Status, solve
 from studies.formulations import memory_projection_miqp
 from support.guarantee_instances import Instance, random_instance

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from smle.certificates.document import tensors_of
-from smle.certificates.issue import issue
-from smle.guarantees.box.projection import project
-from smle.guarantees.proof.clause_lp import clause_optimum
-from smle.guarantees.proof.verdict import Holds, NotProved
-from smle.guarantees.proof.verify import verify
-from smle.guarantees.proof.worst_case import HeadNumbers, WidenedBox, worst_case
-from smle.guarantees.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
+from smle.heads.box.algorithms.projection import project
+from smle.heads.box.proof.clause_lp import clause_optimum
+from smle.heads.box.proof.issue import issue
+from smle.heads.box.proof.verdict import Holds, NotProved
+from smle.heads.box.proof.verify import verify
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, worst_case
+from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Literals
 from support.builder import weights_of
 from support.guarantee_instances import Instance, random_instance, vertices

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import smle_check
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.export.backbone import Backbone
-from smle.programs import Candidates
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
+from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.onnx.program import FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session

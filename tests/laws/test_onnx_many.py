@@ -7,7 +7,7 @@ import pytest
 
 import smle_check
 from smle import Specification
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
 from smle_check.onnx import candidates, interface, operations
 from support.exported import session
 from support.joined import ANSWERS, joined

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from onnx import helper, numpy_helper
 
 import smle_check
-from smle.certificates.rules import certify_rules
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.export.backbone import Backbone
-from smle.programs import ClipList
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.clip_list import ClipList
+from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.onnx.program import EMBEDDING
 from support.exported import accepted, columns_of, feed, session

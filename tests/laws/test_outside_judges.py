@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from smle.certificates.document import Certificate
-from smle.certificates.rules import certify_rules
-from smle.programs import ClipList
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.clip_list import ClipList
 from smle.rules import Specification
 from support.rules_cases import LEAVES
 from support.rules_head import Reference

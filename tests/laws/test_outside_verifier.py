@@ -17,7 +17,7 @@ import pytest
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle_check.heads.clips import STAGES, limits_of
 

@@ -13,7 +13,7 @@ import pytest
 
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle_check.claims import Unproved
 from smle_check.floats import BINARY32, BINARY64, FORMATS

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import smle_check
-from smle.assurance import certify, project
 from smle.errors import RuleError
-from smle.export.backbone import mlp_backbone
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
+from smle.graphs.backbone import mlp_backbone
+from smle.heads.box.network.assurance import certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.backbones import MLP
 from smle.rules import Specification
 from smle.rules.membership import broken
 from support.exported import columns_of, feed, model_of, untrained

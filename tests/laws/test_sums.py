@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import smle_check.heads.sums as sums
-from smle.certificates.rules import certify_rules
-from smle.programs import program_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
 from smle.rules import Specification
 from smle_check.floats import BINARY64, TINY, coefficient
 from smle_check.heads.sums import WIDE, Sum, sum_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from smle import correct
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.nearest import label_branches, label_diagrams
-from smle.programs import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined
@@ -83,7 +83,7 @@ def test_a_search_that_is_cut_short_is_told_and_counted(monkeypatch: pytest.Monk
     _, info = head.predict(X, return_info=True)
     assert set(info["served"]) <= {"kept", "moved"}
     monkeypatch.setattr(label_diagrams, "_SIZES", ((5, 0),))
-    monkeypatch.setattr(label_branches, "STEPS", 10)
+    monkeypatch.setattr(label_branches, "STEPS", 40)
     head = correct(lambda X: logits("normal", len(X), 30), spec)
     _, info = head.predict(X, return_info=True)
     assert "near" in set(info["served"]) <= {"kept", "moved", "near"}

@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from smle.certificates.rules import certify_rules
-from smle.guarantees import active, nearest_outputs
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.nearest import Clauses, Proposals
-from smle.programs import Candidates
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import ClauseArrays, Specification
+from smle.rules.membership import active
 from support.exported import columns_of, session
 from support.joined import asked, joined
 from support.random_rules import random_rules, served, thresholds
@@ -81,11 +82,13 @@ def test_open_rows_are_proposed_again_and_others_not():
     *_, binds, proposals = setting(spec, X, np.ones(2))
     safe = np.full((3, 2), 0.25)
     candidates = proposals.further(*proposals.first(binds, X, t), safe)
-    first = next(candidates)
+    first, way = next(candidates)
+    assert way == 1
     np.testing.assert_allclose(first, [[0.5, 0.5], [2.0, -1.0], [0.0, 0.0]], atol=1e-6)
-    second = candidates.send(np.array([True, False, True]))
+    second, _ = candidates.send(np.array([True, False, True]))
     assert second.shape == (2, 2)
-    *_, last = candidates  # nothing passes: at last the safe answer
+    *_, (last, way) = candidates  # nothing passes: at last the safe answer
+    assert way == 2
     np.testing.assert_array_equal(last, safe[[0, 2]].astype(np.float32))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from smle.nn.box_network import BoxNetwork
+from smle.heads.box.network.box_network import BoxNetwork
 from smle_check.program import run
 from support.safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows, safe_network
 from support.sampling import Judge, hard_points

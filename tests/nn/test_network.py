@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import verify
+from smle.heads.box.network.assurance import verify
+from smle.networks.backbones import MLP
 from smle.nn import BoxNetwork, SafeNetwork
-from smle.nn.backbones import MLP
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, EVERYWHERE, ONE_RULE, make_network, make_rows, safe_network, squared

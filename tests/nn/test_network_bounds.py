@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from smle import SMLERegressor
-from smle.assurance import certify, project, verify, weights_of
+from smle.doors.load import load
 from smle.errors import NotCertifiedError
-from smle.estimators import load
 from smle.export import check_onnx, load_onnx
-from smle.guarantees.proof.cases import cut_region
-from smle.guarantees.proof.verdict import Violated
-from smle.guarantees.regions.geometry import Domain, Region
-from smle.nn.box_network import BoxNetwork
+from smle.heads.box.network.assurance import certify, project, verify
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.proof.cases import cut_region
+from smle.heads.box.proof.verdict import Violated
+from smle.heads.box.training.refit import refit_network
+from smle.networks.folders import weights_of
+from smle.regions.geometry import Domain, Region
 from smle.rules import Specification
 from smle.training.loop import TrainingOptions, train
-from smle.training.refit import refit_network
 from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, SPECIFICATIONS, make_network, make_rows, squared
 
 ROADS = Specification.from_yaml(

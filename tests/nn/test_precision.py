@@ -9,7 +9,7 @@ from torch import nn
 
 import smle
 from smle import Specification
-from smle.assurance import weights_of
+from smle.networks.folders import weights_of
 from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from smle.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.quick import Quick
 from smle.nn import MLP, SafeNetwork
-from smle.nn.box_network import BoxNetwork
-from smle.nn.quick import Quick
 from support.safe_networks import BRAKING, make_rows
 
 

@@ -14,8 +14,8 @@ import smle
 from smle import Specification
 from smle.errors import DataError, RuleError
 from smle.export import check_onnx, load_onnx
+from smle.networks.units import DataScale
 from smle.nn import SafeNetwork
-from smle.nn.units import DataScale
 from smle.training import TrainingOptions, train
 from support.safe_networks import squared
 from support.sampling import Judge
@@ -187,3 +187,25 @@ def test_further_arguments_are_exported_beside_the_features(tmp_path: Path) -> N
     check_onnx(tmp_path / "model.onnx")
     assert network.training
     assert network.predict(X, sequences).shape == (20,)
+
+
+class Slope(nn.Module):
+    """Answers with a derivative that it takes itself, as networks of energies and forces do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad((1e9 * self.energy(x) ** 2).sum(), x, create_graph=True)
+        return slope[:, :1]
+
+
+def test_modules_that_ask_for_gradients_themselves_are_held_to_the_rules_without_gradients():
+    X, _ = rows()
+    network = SafeNetwork(Slope(), LOADS).train()
+    assert network(X).requires_grad
+    with torch.no_grad():
+        assert not Judge(LOADS).violations(X.numpy(), network(X).numpy())

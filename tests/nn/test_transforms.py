@@ -7,7 +7,10 @@ import gc
 import io
 import pickle
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, DataError
 from smle.nn import BoxNetwork, SafeNetwork
+from support.processes import environment
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
@@ -400,7 +404,7 @@ def test_unknown_keys_are_refused(key: str) -> None:
 
 
 def test_heads_are_not_kept_alive() -> None:
-    from smle.nn.operator import _alive
+    from smle.networks.operator import _alive
 
     gc.collect()
     before = len(_alive)
@@ -431,3 +435,26 @@ rules: [{name: cap, when: id > 9007199254740992, then: y <= 0}]
         assert run(torch.tensor([[2**53 + 2]])).item() == 0
         with pytest.raises(DataError, match="cannot be read exactly"):
             run(large)
+
+
+ASKING = """
+import sys, torch, smle
+from test_transforms import BOXED, BoxNetwork, Powers
+alive = [BoxNetwork(Powers(4), BOXED, embedding=4, bounds="affine").eval() for _ in range(9)]
+for key in sys.argv[1:]:
+    try:
+        torch.ops.smle.serve(torch.zeros(1, 2), torch.zeros(1, 4), None, key)
+    except smle.errors.CertificateError:
+        print("refused")
+"""
+
+
+def test_keys_of_one_process_find_no_other_head_in_another(tmp_path):
+    """What a compiler wrote to a file is about the network of its process, and not about the one made at that place."""
+    head = make_box()._head
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKING, head.key, head.live, *(f":{number}" for number in range(9))],
+        capture_output=True, text=True, check=True, env=environment(), cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert asked.stdout.split() == ["refused"] * 11
+    assert make_box()._head.live != head.live

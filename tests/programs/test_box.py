@@ -8,8 +8,8 @@ import torch
 
 from smle.certificates.document import tensors_of
 from smle.errors import ModelFormatError
-from smle.nn.backbones import MLP
-from smle.programs.box import Perceptron
+from smle.networks.backbones import MLP
+from smle.serving.perceptron import Perceptron
 from support.golden_models import built, in_numpy, read
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.programs import quick_box
-from smle.programs.box import Box
+from smle.heads.box import quick_box
+from smle.heads.box.program import Box
 from smle_check.program import Comparison, Gate, box_of, gated
 
 FORMATS = (np.float32, np.float64)
@@ -120,7 +120,7 @@ def test_quick_answers_are_those_of_the_operations(regions, heads, free, clip, b
             )
             seen = set()
             for rows in (1, 30, 64, 300) if small else (*range(65), 300):
-                features, z = hostile(kind, rows, program.units, seed + 7 * rows)
+                features, z = hostile(kind, rows, program.width, seed + 7 * rows)
                 require_same(program, features, z)
                 seen |= set(program.cell_of(features).tolist())
             assert len(seen) >= 0.7 * program.heads
@@ -128,7 +128,7 @@ def test_quick_answers_are_those_of_the_operations(regions, heads, free, clip, b
 
 def test_one_head_for_all_rows_of_a_batch():
     program = made(1, regions=1, heads=1, free=True, clip="clamp", bounds="constant", passthrough=False)
-    features, z = hostile(np.float32, 800, program.units, 0)
+    features, z = hostile(np.float32, 800, program.width, 0)
     for cell in (0, 1):
         own = program.cell_of(features) == cell
         assert own.sum() > 16
@@ -138,7 +138,7 @@ def test_one_head_for_all_rows_of_a_batch():
 
 def test_rows_and_columns_must_fit():
     program = made(0, regions=1, heads=1, free=True, clip="clamp", bounds="constant", passthrough=False)
-    features, z = hostile(np.float32, 5, program.units, 0)
+    features, z = hostile(np.float32, 5, program.width, 0)
     for x, embedding in ((features[:4], z), (features[:, :2], z), (features, z[:, :-1]), (features[0], z[0])):
         with pytest.raises(ValueError, match="Expected features of shape"):
             program(x, embedding)
@@ -146,7 +146,7 @@ def test_rows_and_columns_must_fit():
 
 def test_embeddings_of_other_formats_are_cast():
     program = made(0, regions=1, heads=1, free=True, clip="clamp", bounds="constant", passthrough=False)
-    features, z = hostile(np.float64, 50, program.units, 0)
+    features, z = hostile(np.float64, 50, program.width, 0)
     wide = z.astype(np.float64)
     wide[0] = 1e300
     assert np.array_equal(program(features, wide)[1:], program(features, z)[1:], equal_nan=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from smle.certificates.rules import certify_rules
-from smle.programs.candidates import Candidates
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.rules import Specification
 from support.rules_cases import LEAVES
 from support.sampling import Judge
@@ -33,5 +33,6 @@ def test_safe_answers_go_through_the_clips_of_their_own_bits():
     program._run = a_little_more
     judge = Judge(spec)
     for rows in (1, 2, 300, len(X)):
-        assert not judge.violations(X[:rows], program(X[:rows], np.zeros((rows, 2), dtype=np.float32)))
-    assert program.served.safe > 1000
+        y, by = program.explained(X[:rows], np.zeros((rows, 2), dtype=np.float32))
+        assert not judge.violations(X[:rows], y)
+    assert (by == 2).sum() > 1000

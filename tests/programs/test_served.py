@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.certificates.rules import certify_rules
-from smle.guarantees import broken, nearest_outputs
-from smle.programs import Candidates
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification
+from smle.rules.membership import broken
 from support.random_rules import random_rules
 
 
@@ -33,7 +34,6 @@ def test_nearest_allowed(seed):
     np.testing.assert_array_equal(y[best == 0], t[best == 0])
     assert (distances(y, t, scale) <= 1.0001 * best + rounding).all()
     assert (by < 2).all()
-    assert (head.served.kept, head.served.repaired, head.served.safe) == tuple(np.bincount(by, minlength=3))
 
 
 def test_proposals_aim_at_limits_as_they_are_deployed():
@@ -67,3 +67,30 @@ def test_choices_that_two_rules_leave():
     found = ((y.astype(np.float64) - t) ** 2).sum(axis=1)
     assert (found <= 1.02 * best + 1e-5).all()
     assert (found <= best + 1e-5).mean() > 0.98
+
+
+def test_a_block_without_a_near_answer_leaves_the_others_alone(monkeypatch):
+    """Outputs that no rule ties to it are served as they are, and the row is said to be safe."""
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\noutputs: [a, b, c, d, e]\nrules:\n"
+        "  - {name: one, then: a + b >= 3}\n  - {name: two, then: c + d <= 1}\n"
+    )
+    head = Candidates(certify_rules(spec))
+    hopeless, (first, _) = head.proposals.parts[0], head.proposals.parts
+    assert hopeless.outputs.tolist() == [0, 1]
+    solve = first.solve
+
+    def nothing(*arguments):
+        found, own = solve(*arguments), arguments[2][:, :2]
+        gone = np.where(own.sum(axis=1, keepdims=True) >= 3, own, np.nan)
+        found.first = lambda: gone
+        found.points = found.on_float_steps = lambda rank, rows: gone[rows]
+        return found
+
+    monkeypatch.setattr(first, "solve", nothing)
+    t = np.float32([[0, 1, 5, 6, 7], [3, 4, 5, 6, 7]])
+    y, by = head.explained(np.zeros((2, 1)), t)
+    assert by.tolist() == [2, 1]
+    np.testing.assert_allclose(y[:, 2:], [[0, 1, 7], [0, 1, 7]], atol=1e-4)
+    assert y[0, :2].sum() >= 3
+    np.testing.assert_array_equal(y[1, :2], t[1, :2])

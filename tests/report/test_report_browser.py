@@ -85,7 +85,7 @@ def test_the_page_computes_what_is_served(browser, pages, kind):
     path, model = pages[kind]
     X = _random_inputs(model.specification_, 300)
     served = model.deployed_
-    expected = served.explained(X, X).served.astype(np.float64)
+    expected = served.answer(served.reader.opened(X, X), "clip", count=False).served.astype(np.float64)
     cells = served.head.cell_of(X) if served.is_box else np.zeros(len(X))
     browser.open(path)
     script = f"{json.dumps(X.tolist())}.map(x => {{ const a = smleReport.predict(x); return [a.cell, ...a.y]; }})"
@@ -127,7 +127,7 @@ def test_network_bounds_too(browser, tmp_path, dose):
     ).fit(table, table[["dose", "second"]])
     write_report(other, table, tmp_path / "page.html")
     X = _random_inputs(other.specification_, 100)
-    expected = other.deployed_.explained(X, X).served
+    expected = other.deployed_.answer(other.deployed_.reader.opened(X, X), "clip", count=False).served
     browser.open(tmp_path / "page.html")
     assert browser.errors == []
     found = np.array(browser.run(f"{json.dumps(X.tolist())}.map(x => [...smleReport.predict(x).y])"))

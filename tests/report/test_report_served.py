@@ -9,12 +9,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification
-from smle.corrected import serving
 from smle.errors import AccuracyWarning
-from smle.guarantees import broken
 from smle.monitor import Usage, compare
-from smle.programs import WAYS, Corrections, served_by
+from smle.monitor.corrections import WAYS, Corrections
 from smle.report import write_report
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 
 LOAN = """
@@ -55,7 +54,7 @@ def page_of(model, tmp_path, data=None):
 def test_counts_are_those_of_the_rows(loan):
     """Every count is taken again here, from what the model answered and what it served."""
     table = table_of(400, seed=1)
-    found, spec = loan.answered(table), loan.specification_
+    found, spec = loan.answer(table, count=False), loan.specification_
     own, served = found.answers.astype(np.float64), found.served.astype(np.float64)
     counts = loan.usage(table).head
     moved = (own != served).any(axis=1)
@@ -135,12 +134,15 @@ def test_answers_that_are_nan_are_replaced_and_have_no_score(loan, tmp_path, mon
 def test_safe_answers_are_counted_and_warned_of(loan, tmp_path, monkeypatch):
     table = table_of(400, seed=1)
 
-    def often(program, encoded, answers):
-        served, by = served_by(program, encoded, answers)
-        by[:3] = 2
-        return served, by
+    program = loan.deployed_.head
+    serve = program.serve
 
-    monkeypatch.setattr(serving, "served_by", often)
+    def often(encoded, ask):
+        found = serve(encoded, ask)
+        found.by[:3] = 2
+        return found
+
+    monkeypatch.setattr(program, "serve", often)
     counts = loan.usage(table).head
     assert counts.ways["safe"] == 3
     assert "3 of 400 rows (0.75%), more than a tenth of a percent" in counts.concern

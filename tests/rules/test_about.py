@@ -9,8 +9,8 @@ from sklearn.linear_model import Ridge
 
 import smle
 from smle import SafeRegressor, Specification
+from smle.advice.compare import compare
 from smle.errors import CertificateError, RuleError
-from smle.guarantees import compare
 from smle.report import write_report
 from smle.report.rules_page import write_rules_page
 from smle.rules import About, rule

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from smle import diagnose
+from smle.advice.compare import compare
 from smle.errors import RuleError
-from smle.guarantees import compare
 from smle.rules import Specification, rule
 
 FITS = {"at_most": operator.le, "at_least": operator.ge, "exactly": operator.eq}

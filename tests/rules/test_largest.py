@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 
 from smle import diagnose
+from smle.advice.compare import compare
 from smle.errors import RuleError
-from smle.guarantees import compare
 from smle.rules import Specification, maximum, minimum, rule, variables
 
 STATED = {"inputs": {"x": (0, 4), "w": (0, 4)}, "outputs": ["a", "b"]}

@@ -6,7 +6,7 @@ import pytest
 
 from smle import diagnose
 from smle.errors import ContradictionError, RuleError
-from smle.heads import certify_head
+from smle.heads.table import certify_head
 from smle.rules import Number, NumericInput, Specification
 
 TEXT = """

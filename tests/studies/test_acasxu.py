@@ -13,7 +13,7 @@ from torch import nn
 
 from smle import correct
 from smle.errors import DataError
-from smle.nn.network import SafeNetwork
+from smle.networks.safe_network import SafeNetwork
 from studies.bench import available, run_bench
 from studies.bench.acasxu_data import ADVICE, Task, advice, points_of, read_tasks, stand_in
 from studies.bench.sampling import Judge

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from smle.guarantees.box.head_problem import HeadProblem
-from smle.guarantees.box.pdcg import strongest_counterexample
+from smle.heads.box.algorithms.head_problem import HeadProblem
+from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from studies.bench.counterexamples import NEAR, points
 from studies.experiments import methods
 from studies.experiments.ablation import vary

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from smle.guarantees.proof.verify import verify
+from smle.heads.box.proof.verify import verify
 from studies.bench import available, harness, run_bench
 from studies.bench.guarantees import problem
 from studies.bench.harness import BenchResult, Table, interleaved, write

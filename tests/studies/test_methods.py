@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from smle.errors import DataError
-from smle.training.enforcement import PDCG
+from smle.heads.box.training.enforcement import PDCG
 from studies.experiments import ablation, presets
 from studies.experiments.methods import METHODS, Job, load_task, solve
 from studies.experiments.networks import PaperLayers

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smle.assurance import verify
+from smle.heads.box.network.assurance import verify
 from studies.bench import available, run_bench
 from studies.bench.scale import fit_exponent
 from studies.bench.scale_subjects import AXES, Axis

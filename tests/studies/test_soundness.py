@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.programs import Box
+from smle.heads.box.program import Box
 from smle_check.floats import BINARY32, nearest
 from studies.bench import available, run_bench
 from studies.bench.box_attacks import ATTACKS, Opponent

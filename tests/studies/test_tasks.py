@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import smle
+from smle.advice.costs import lost_scores
 from smle.baselines import nearest_allowed
 from smle.estimators.class_tasks import task_of
-from smle.guarantees.advice.costs import lost_scores
 from studies.experiments import classification, data, forecasting, selection, standins, synthetic
 from studies.experiments.tasks import accuracy, r2
 

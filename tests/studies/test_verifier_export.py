@@ -13,7 +13,7 @@ import pytest
 from smle import Specification
 from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
-from smle.export.backbone import layers_of
+from smle.graphs.backbone import layers_of
 from smle.storage import ModelRecord
 from studies.bench.sampling import hard_points
 from studies.verifier_export import cell_specification, write_cell, write_cells, write_plain_cell

@@ -22,12 +22,13 @@ import pytest
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
-from smle.certificates.issue import compiled, issue
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells, regions_of
-from smle.guarantees.regions.search import find_cells
-from smle.nn.head import gate_of
-from smle.programs import Box
+from smle.certificates.issue import compiled
+from smle.heads.box.network.deployed import gate_of
+from smle.heads.box.program import Box
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.heads.box.proof.issue import issue
+from smle.regions.cells import Cells, regions_of
+from smle.regions.search import find_cells
 from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_up
 from smle_check.program import Gate, box_of

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from smle.guarantees.regions.simplex import ExactInfeasible, ExactOptimal, maximize
+from smle.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 
 ZERO, ONE = Fraction(0), Fraction(1)
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)

@@ -16,13 +16,15 @@ import torch
 from safetensors.numpy import save
 
 import smle_check
-from smle.assurance import certify, project, weights_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
-from smle.export.backbone import Backbone, mlp_backbone
-from smle.export.files import _sealed
-from smle.export.graph import certified_program, graph_model, interface_of
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
+from smle.graphs.backbone import mlp_backbone
+from smle.graphs.certified_files import _sealed
+from smle.graphs.graph import certified_program, graph_model, interface_of
+from smle.heads.box.network.assurance import certify, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.nearest.onnx.pieces import Backbone
+from smle.networks.backbones import MLP
+from smle.networks.folders import weights_of
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.graph import Graph

@@ -33,10 +33,10 @@ from torch import nn
 import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
-from smle.guarantees.regions.cells import Cells
+from smle.heads.box.program import Box
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.nn import BoxNetwork
-from smle.programs.box import Box
+from smle.regions.cells import Cells
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
 from smle_check.program import box

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from smle.guarantees.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.guarantees.regions.cells import Cells
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.cells import Cells
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 

@@ -10,11 +10,11 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates.document import Certificate, arrays_of
-from smle.certificates.rules import certify_rules
-from smle.export.backbone import Backbone
-from smle.export.files import _sealed
-from smle.export.graph import certified_program, graph_model, interface_of
-from smle.export.proposals import proposals_of
+from smle.graphs.certified_files import _sealed
+from smle.graphs.graph import certified_program, graph_model, interface_of
+from smle.heads.rules.author import certify_rules
+from smle.heads.rules.onnx import proposals_of
+from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING

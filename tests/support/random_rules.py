@@ -94,7 +94,7 @@ def served(
     open_, number = None, 0
     while len(rows):
         try:
-            candidate = rounded(candidates.send(open_))
+            candidate = rounded(candidates.send(open_)[0])
         except StopIteration:
             break
         number += 1

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from smle.certificates.document import tensors_of
-from smle.certificates.issue import issue
-from smle.guarantees.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
-from smle.guarantees.regions.cells import Cells
-from smle.guarantees.regions.search import find_cells
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
+from smle.heads.box.proof.issue import issue
+from smle.regions.cells import Cells
+from smle.regions.search import find_cells
 from smle.rules import Specification
 from support.builder import MODEL_JSON, Package, gate_tensors
 

@@ -6,7 +6,7 @@ import copy
 from functools import cache
 
 from smle.certificates.document import arrays_of
-from smle.certificates.rules import certify_rules
+from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from support.builder import MODEL_JSON, Package
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from smle.assurance import project
-from smle.nn.backbones import MLP
-from smle.nn.box_network import BoxNetwork
-from smle.nn.units import DataScale
+from smle.heads.box.network.assurance import project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.backbones import MLP
+from smle.networks.units import DataScale
 from smle.rules import Specification
 from smle.training import Enforcement
 

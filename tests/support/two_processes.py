@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from smle.assurance import certify
+from smle.heads.box.network.assurance import certify
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, make_network, make_rows, squared

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 
 from smle import NetworkRegressor, SafeRegressor, Specification, diagnose, load
+from smle.advice.compare import compare
 from smle.errors import DataError, RuleError
-from smle.guarantees import compare
 from smle.rules import date_text, day_of, rule, variables
 from smle.tables import encode_inputs
-from smle.tables.files import read_table, text_columns
+from smle.tables.table_files import read_table, text_columns
 from support.commands import run
 
 RULES = """

@@ -15,8 +15,8 @@ from smle import SafeRegressor, Specification, correct
 from smle.certificates.gate import domain_arrays
 from smle.errors import DataError
 from smle.tables import Reader, encode_inputs, encode_numbers, in_domain
-from smle.tables.files import read_chunks, read_table, text_columns
 from smle.tables.frames import as_numbers
+from smle.tables.table_files import read_chunks, read_table, text_columns
 
 SPEC = Specification.from_yaml("""
 inputs:
@@ -220,3 +220,15 @@ def test_a_row_that_ends_early_is_refused(tmp_path, ending, verbatim):
     path.write_text(whole + ending)
     with pytest.raises(DataError, match=r"expected 3 values in every row.*Got [12] in row 7\."):
         list(read_chunks(path, rows=2, verbatim=verbatim))
+
+
+def test_columns_whose_rows_are_in_different_orders_are_refused():
+    """pandas would sort rows by their labels, and fill what one column lacks: answers would be for other rows."""
+    spec = Specification.from_yaml("{inputs: {a: [0, 9], b: {range: [0, 9], missing: 0}}, outputs: [y], rules: []}\n")
+    a = pd.Series([1.0, 2.0, 3.0])
+    for other in ([2, 1, 0], [1, 2, 3], ["x", "y", "z"]):
+        with pytest.raises(DataError, match="rows are in one order"):
+            encode_inputs(spec, {"a": a, "b": pd.Series([4.0, 5.0, 6.0], index=other)})
+    same = {"a": a.set_axis([7, 5, 6]), "b": pd.Series([4.0, 5.0, 6.0], index=[7, 5, 6])}
+    assert encode_inputs(spec, same).tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert encode_inputs(spec, {"a": [1, 2, 3], "b": same["b"]}).tolist() == [[1, 4], [2, 5], [3, 6]]

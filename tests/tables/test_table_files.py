@@ -12,7 +12,7 @@ import pytest
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.tables import encode_inputs, encode_numbers
-from smle.tables.files import TableWriter, read_chunks, read_table, text_columns
+from smle.tables.table_files import TableWriter, read_chunks, read_table, text_columns
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import torch
 from typer.testing import CliRunner
 
 from smle import NetworkRegressor, SafeRegressor, Specification
-from smle.assurance import CertifiedNetwork, certify, project
 from smle.cli import app
-from smle.corrected.serving import active_rules
 from smle.errors import DataError
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.nn import BoxNetwork, SafeNetwork
+from smle.serving.served import active_rules
 from smle.tables import encode_inputs
-from smle.tables.files import read_chunks, read_table
+from smle.tables.table_files import read_chunks, read_table
 
 FIRST = 2**53 + 1  # the first whole number that float64 lacks
 RULES = """

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from smle.assurance import certify, project, verify
+from smle.heads.box.network.assurance import certify, project, verify
+from smle.heads.box.training.enforcement import PDCG, enforcement_of
+from smle.heads.box.training.refit import refit_network
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
 from smle.training import Adversarial
-from smle.training.enforcement import PDCG, enforcement_of
 from smle.training.loop import TrainingOptions, train
-from smle.training.refit import refit_network
 from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, ONE_RULE, make_network, make_rows, squared
 
 QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, verbose=False)

@@ -15,14 +15,14 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from smle.assurance import verify
 from smle.errors import DataError, TrainingError
+from smle.heads.box.network.assurance import verify
+from smle.heads.box.training.enforcement import PDCG
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules import Specification
 from smle.training import quantile_loss
 from smle.training.batches import Rows, split_rows
 from smle.training.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from smle.training.enforcement import PDCG
 from smle.training.loop import EpochInfo, History, TrainingOptions, train
 from support.safe_networks import EVERYWHERE, make_network, make_rows, squared
 

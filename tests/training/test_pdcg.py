@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from smle.assurance import verify
 from smle.errors import NotCertifiedError
-from smle.guarantees.box.projection import HeadResult
-from smle.training import enforcement as module
-from smle.training.enforcement import PDCG
+from smle.heads.box.algorithms.projection import HeadResult
+from smle.heads.box.network.assurance import verify
+from smle.heads.box.training import enforcement as module
+from smle.heads.box.training.enforcement import PDCG
 from smle.training.loop import TrainingOptions, train
 from support.safe_networks import BRAKING, EVERYWHERE, make_network, make_rows, squared
 

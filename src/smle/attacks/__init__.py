@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.attacks.found import Attack, Violation
-from smle.attacks.strongest import Counterexample, counterexample
-from smle.attacks.subjects import Table, subject_of, usable
+from smle.attacks.subjects import AskedTable, subject_of, usable
 from smle.errors import RuleError
-from smle.guarantees import NotProved, broken
-from smle.guarantees import verify as verify_heads
+from smle.heads.box.algorithms.strongest import StrongestCounterexample, counterexample
+from smle.heads.box.proof.verdict import NotProved
+from smle.heads.box.proof.verify import verify as verify_heads
 from smle.rules import Choice, Number, NumericInput, Specification
+from smle.rules.membership import broken
 from smle.violations import Broken, excess_of, hunt
 
-__all__ = ["Attack", "Counterexample", "Violation", "attack", "counterexample"]
+__all__ = ["Attack", "StrongestCounterexample", "Violation", "attack", "counterexample"]
 
 FloatArray = npt.NDArray[np.floating]
 _SHRUNK = 200  # inputs that are tried to be put back to a usual value
@@ -106,7 +107,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
     """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
-    from smle.nn.network import evaluating
+    from smle.networks.safe_network import evaluating
 
     return evaluating(model)
 
@@ -130,7 +131,7 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
             needed.add(item.name)
     needed.update(item.name for item in spec.inputs[_SHRUNK:])
     excess, used = excess_of(rule.requirement, x, y, spec)
-    row = Table(spec).row(x)
+    row = AskedTable(spec).row(x)
     return Violation(
         rule=rule.name,
         asks=rule.then if rule.when is None else f"{rule.then}, where {rule.when}",

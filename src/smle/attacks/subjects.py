@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
-from smle.export.scores import scores_of
-from smle.export.stored import StoredModel
 from smle.rules import Categorical, NumericInput, Specification
+from smle.serving.scores import scores_of
+from smle.serving.stored import StoredModel
 from smle.tables import column_names, encode_inputs, in_domain, outputs_of
 
-__all__ = ["Table", "subject_of"]
+__all__ = ["AskedTable", "subject_of"]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
 
 
-class Table:
+class AskedTable:
     """Encoded inputs as the table that a model reads, with what an example table has beside them.
 
     The value that stands in for a missing one is handed over as missing. Tables are pandas tables, or arrays where the
@@ -100,7 +100,7 @@ class _Tables:
     """A model that reads tables, of numbers in a float format."""
 
     def __init__(
-        self, table: Table, answer: Callable[[Any, FloatArray], Any], dtype: type[np.floating[Any]] = np.float64
+        self, table: AskedTable, answer: Callable[[Any, FloatArray], Any], dtype: type[np.floating[Any]] = np.float64
     ) -> None:
         self.table, self._answer, self.dtype = table, answer, dtype
 
@@ -133,10 +133,10 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from smle.nn.asked import AskedModule
+        from smle.networks.asked import AskedModule
 
         return AskedModule(model, spec)
-    table = Table(spec, examples)
+    table = AskedTable(spec, examples)
     if isinstance(model, str | os.PathLike):
         return _Tables(table, _of_file(Path(model), spec), np.float32)  # a file reads numbers as float32
     if isinstance(model, type) or not (hasattr(model, "predict") or callable(model)):
@@ -149,7 +149,7 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
     if not hasattr(model, "predict"):
         return _Tables(table, lambda rows, _: model(rows))
     if examples is None and hasattr(model, "n_features_in_") and not hasattr(model, "feature_names_in_"):
-        table = Table(spec, plain=True)  # it was fitted to arrays
+        table = AskedTable(spec, plain=True)  # it was fitted to arrays
     if spec.output_kind in ("labels", "choice") and (
         hasattr(model, "predict_proba") or hasattr(model, "decision_function")
     ):

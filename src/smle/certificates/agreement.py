@@ -12,7 +12,7 @@ import numpy as np
 from smle.certificates.document import Certificate
 from smle.certificates.issue import compiled
 from smle.errors import CertificateError
-from smle.guarantees import Cells, regions_of
+from smle.regions.cells import Cells, regions_of
 from smle.rules import Categorical, NumericInput, Specification, date_text
 from smle_check.names import term
 from smle_check.words import assumptions_text
@@ -26,9 +26,10 @@ def cells_of(certificate: Certificate, spec: Specification) -> Cells:
     Raises:
         CertificateError: If its head is no box, and has none.
     """
-    head = certificate.document["program"]["head"]
-    if head != "box":
-        raise CertificateError(f"Expected the certificate of a network, with the head 'box'. Got the head '{head}'.")
+    if certificate.kind != "box":
+        raise CertificateError(
+            f"Expected the certificate of a network, with the head 'box'. Got the head '{certificate.kind}'."
+        )
     gated = tuple(certificate.document["gate"]["regions"])
     signatures = certificate.tensors["gate.signatures"]
     bits = np.frombuffer(signatures.data, dtype=np.uint8).reshape(signatures.shape)
@@ -57,8 +58,8 @@ def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
         )
 
 
-def assumptions_of(spec: Specification) -> list[str]:
-    """Return what the proof assumes, and what these rules declare beside it."""
+def assumptions_of(spec: Specification, head: str) -> list[str]:
+    """Return what the proof of a kind of head assumes, and what these rules declare beside it."""
     numbers = [item for item in spec.inputs if isinstance(item, NumericInput)]
     filled = [
         (item.name, date_text(item.missing) if item.dates else f"{float(item.missing):g}")
@@ -66,7 +67,6 @@ def assumptions_of(spec: Specification) -> list[str]:
         if item.missing is not None
     ]
     others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
-    head = "rules" if spec.grid is None else "grid"
     lines = assumptions_text([item.name for item in numbers if item.integer], [*filled, *others], head)
     dated = ", ".join(term(item.name) for item in numbers if item.dates)
     return [*lines, f"Dates are numbers of days from 1970-01-01: {dated}."] if dated else lines

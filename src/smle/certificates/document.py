@@ -87,6 +87,19 @@ class Certificate:
         """What is proved of the numbers that are stored here (checked once)."""
         return self.check()
 
+    @cached_property
+    def kind(self) -> str:
+        """The kind of head that it speaks of.
+
+        Raises:
+            CertificateError: If it names none.
+        """
+        program = self.document.get("program")
+        kind = program.get("head") if isinstance(program, dict) else None
+        if not isinstance(kind, str):
+            raise CertificateError("certificate: expected a kind of head in 'program'.")
+        return kind
+
     @property
     def domain(self) -> list[str]:
         """For which inputs it is proved, in words (of an accepted certificate)."""
@@ -95,7 +108,7 @@ class Certificate:
     @property
     def head(self) -> list[str]:
         """Which kind of head is proved, and what is not, in words (of an accepted certificate)."""
-        return head_text(self.document["program"]["head"], self.tensors, self.files)
+        return head_text(self.kind, self.tensors, self.files)
 
     def __repr__(self) -> str:
         """Name the digest; nothing is checked for it."""

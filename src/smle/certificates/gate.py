@@ -10,7 +10,7 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import arrays_of
 from smle.certificates.issue import compiled
-from smle.guarantees import Cells, regions_of
+from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle_check.guard import guard_tensors
 from smle_check.program import Gate, gate_of

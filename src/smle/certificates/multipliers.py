@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from smle.guarantees import ExactInfeasible, ExactOptimal, maximize
+from smle.regions.simplex import ExactInfeasible, ExactOptimal, maximize
 from smle_check.floats import FORMATS, Binary
 from smle_check.heads.known import Boxes, Facts, Form, Known
 from smle_check.kernel import residual_of

@@ -76,15 +76,16 @@ def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
 def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     from smle.certificates.agreement import assumptions_of
     from smle.certificates.document import how_proved
-    from smle.export.files import read_checked
+    from smle.graphs.certified_files import read_checked
+    from smle.heads.table import head_for
     from smle_check import statement_of
 
     file = read_checked(model)
     result, spec = file.result, file.spec
-    assumptions = result.assumptions if spec is None else assumptions_of(spec)
+    head = "rules" if spec is None else head_for(spec)
+    assumptions = result.assumptions if spec is None else assumptions_of(spec, head)
     domain = result.domain if spec is None else _dated(spec, result.domain)
-    grid = spec is not None and spec.grid is not None
-    statement = {**statement_of("grid" if grid else "rules"), "domain": domain, "assumptions": assumptions}
+    statement = {**statement_of(head), "domain": domain, "assumptions": assumptions}
     if as_json:
         matched = {"nodes": result.nodes, "constants": result.constants}
         more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
@@ -135,7 +136,8 @@ def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str
     if judgement.verdict == REJECTED or judgement.spec is None:
         raise CertificateError(judgement.reason)
     domain = _dated(judgement.spec, certificate.domain)
-    words = {"domain": domain, "head": certificate.head, "assumptions": assumptions_of(judgement.spec)}
+    assumptions = assumptions_of(judgement.spec, certificate.kind)
+    words = {"domain": domain, "head": certificate.head, "assumptions": assumptions}
     return judgement.proved, judgement.spec, {**certificate.document["statement"], **words}
 
 
@@ -177,7 +179,7 @@ def export(
         from smle.errors import ModelFormatError
 
         require_model(model)
-        from smle.export.files import companion
+        from smle.graphs.certified_files import companion
         from smle.storage import require_writable
 
         if output.is_dir():
@@ -209,7 +211,7 @@ def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
     require_table(data)
     from smle.export import load_onnx
     from smle.rules import label_columns
-    from smle.tables.files import read_chunks
+    from smle.tables.table_files import read_chunks
 
     spec, same, rows = model.specification_, 0, 0
     labels = label_columns(spec)
@@ -217,7 +219,7 @@ def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
         return None
     names, exported = [name for name, own in zip(spec.targets, labels, strict=True) if own], load_onnx(path)
     for chunk in read_chunks(data, text=texts_of(model)):
-        served = model.answered(chunk).served[:, labels] >= 0
+        served = model.answer(chunk, "raise", count=False).served[:, labels] >= 0
         same += int((served == (exported.predict(chunk)[names].to_numpy() == 1)).all(axis=1).sum())
         rows += len(chunk)
     return same, rows

@@ -64,7 +64,7 @@ def monitor(
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
         from smle.monitor import Usage, compare
-        from smle.tables.files import read_chunks
+        from smle.tables.table_files import read_chunks
 
         if not 0 <= tolerance < 1:
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")

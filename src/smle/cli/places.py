@@ -37,8 +37,8 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
     Raises:
         NotCertifiedError: If a certificate is required, and there is none.
     """
+    from smle.doors.load import nothing_proved, read_model  # takes seconds
     from smle.errors import NotCertifiedError
-    from smle.estimators import nothing_proved, read_model  # takes seconds
 
     loaded = read_model(model)
     if not loaded.specification_.rules:
@@ -50,7 +50,7 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
 
 def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
     """Return the columns that a model reads as text, in the rules or beside them, with names that are not missing."""
-    from smle.tables.files import text_columns
+    from smle.tables.table_files import text_columns
 
     known = text_columns(model.specification_)
     return {name: frozenset() for name in model.text_inputs} | known
@@ -103,7 +103,7 @@ def require_model(model: Path, *, table: Path | None = None, usage: str = "", on
 
 def require_table(table: Path) -> None:
     """Raise DataError if there is no such file."""
-    from smle.tables.files import read_chunks
+    from smle.tables.table_files import read_chunks
 
     if not table.is_file():
         next(read_chunks(table))  # says what is wrong

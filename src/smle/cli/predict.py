@@ -81,7 +81,7 @@ def predict(
     Example: smle predict model/ new.parquet -o predictions.parquet --info --out-of-domain warn
     """
     with reported(as_json):
-        from smle.tables.files import TableWriter, read_chunks
+        from smle.tables.table_files import TableWriter, read_chunks
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
@@ -136,7 +136,7 @@ def _load(model: Path, require_certificate: bool) -> SafeEstimator | OnnxModel:
 
 def _files(model: Path) -> list[Path]:
     """Return the files of a model that exist."""
-    from smle.export.files import companion
+    from smle.graphs.certified_files import companion
     from smle.storage import model_files
 
     return [file for file in (model, companion(model)) if file.exists()] if is_onnx(model) else model_files(model)
@@ -144,7 +144,7 @@ def _files(model: Path) -> list[Path]:
 
 def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFrame]:
     """Yield the columns to keep, chunk by chunk. They are read once more, so that `007` stays `007`."""
-    from smle.tables.files import read_chunks
+    from smle.tables.table_files import read_chunks
 
     for chunk in read_chunks(data, verbatim=True, empty=True):
         known = [str(name) for name in chunk.columns]

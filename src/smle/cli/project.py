@@ -52,12 +52,14 @@ def project(
     """
     with reported(as_json):
         require_model(model)
+        from smle.advice.examine import conflicts_explained
         from smle.cli.train import require_fitting, split
-        from smle.estimators import compare_models, project_model, quick_baseline, read_model
-        from smle.guarantees import conflicts_explained
+        from smle.doors.load import read_model
+        from smle.doors.new_rules import project_model
+        from smle.estimators import compare_models, quick_baseline
         from smle.rules import Specification
         from smle.storage import require_replaceable
-        from smle.tables.files import read_table, text_columns
+        from smle.tables.table_files import read_table, text_columns
 
         spec = Specification.from_file(rules)
         require_replaceable(output, overwrite=overwrite)

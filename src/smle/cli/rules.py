@@ -10,7 +10,7 @@ import typer
 from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, counted, data_named, note, print_json, reported
 
 if TYPE_CHECKING:
-    from smle.guarantees import Diagnosis
+    from smle.advice.diagnosis import Diagnosis
 
 
 @app.command(rich_help_panel=RULES)
@@ -50,9 +50,9 @@ def rules(
 
 
 def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool) -> None:
-    from smle.heads.advice import diagnose
+    from smle.advice.diagnose import diagnose
     from smle.rules import Specification
-    from smle.tables.files import read_table, text_columns
+    from smle.tables.table_files import read_table, text_columns
 
     spec = Specification.from_file(path)
     table = None if data is None else read_table(data, text=text_columns(spec))
@@ -77,8 +77,8 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
 def _check_each(paths: list[Path]) -> None:
     """Print a line for each file; the exit code is the worst of all: wrong, refuted, undecided."""
+    from smle.advice.diagnose import diagnose
     from smle.errors import RuleError
-    from smle.heads.advice import diagnose
     from smle.rules import Specification
 
     codes = set()
@@ -102,7 +102,7 @@ def _code(result: Diagnosis) -> int:
 
 
 def _compare(old: str, new: str, as_json: bool) -> None:
-    from smle.guarantees import compare
+    from smle.advice.compare import compare
     from smle.rules import Specification
 
     result = compare(Specification.from_file(old), Specification.from_file(new))

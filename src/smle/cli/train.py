@@ -103,7 +103,7 @@ def train(
     given = {"estimator": estimator, "seed": seed, "test_share": test_share}
     with reported(as_json, interrupted=lambda: _how_to_continue(checkpoint)):
         settings = TrainSettings.read(config, assigned or (), given)
-        run = _Run(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
+        run = _TrainingRun(settings, checkpoint, resume, tuple(ignore or ()), overwrite)
         run.fit(data, rules, output)
         if as_json:
             print_json(run.to_json(output))
@@ -123,7 +123,7 @@ def _how_to_continue(checkpoint: Path | None) -> str:
 
 
 @dataclass
-class _Run:
+class _TrainingRun:
     """One training from the command line, and what it measured."""
 
     settings: TrainSettings
@@ -137,7 +137,7 @@ class _Run:
         """Read, split, train, measure, write."""
         from smle.rules import Specification
         from smle.storage import require_replaceable
-        from smle.tables.files import read_table, text_columns
+        from smle.tables.table_files import read_table, text_columns
 
         if data.suffix in _RULES and rules.suffix not in _RULES:
             raise ValueError(f"'{data}' looks like rules and '{rules}' like a table. Expected the table first.")

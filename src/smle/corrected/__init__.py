@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from smle.corrected.answers import PythonModel, answers_of, stored_form, typical
 from smle.corrected.model import CorrectedModel
-from smle.corrected.serving import Answered, Front, ServedModel
+from smle.corrected.stored_form import stored_form
 from smle.errors import ModelFormatError, SmleError
-from smle.export.stored import StoredModel
-from smle.heads import certify_head
-from smle.programs import program_of
+from smle.heads.table import certify_head, program_of
 from smle.rules import Specification
+from smle.serving.answers import PythonModel, answers_of, typical
+from smle.serving.served import Answered, Front, Served
+from smle.serving.stored import StoredModel
 from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
-__all__ = ["Answered", "CorrectedModel", "ServedModel", "answers_of", "correct", "program_of", "stored_form"]
+__all__ = ["Answered", "CorrectedModel", "Served", "answers_of", "correct", "program_of", "stored_form"]
 
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 
@@ -56,7 +56,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         raise TypeError(f"Expected a Specification. Got {type(spec).__name__}.")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from smle.corrected.network import correct_module
+        from smle.corrected.torch_folders import correct_module
 
         return correct_module(model, spec, examples)
     if isinstance(model, str | os.PathLike):
@@ -75,8 +75,8 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
         front = model
     certificate = default = scale = None
     if examples is not None:
-        encoded = encode_inputs(spec, examples)
-        default, scale = typical(CorrectedModel(front, spec, None).explained(examples, encoded).answers)
+        plain = CorrectedModel(front, spec, None)
+        default, scale = typical(plain.answer(examples, "clip", count=False).answers)
     if spec.rules:
         files = {"rules": spec.to_yaml().encode()}
         certificate = certify_head(spec, default=default, scale=scale, files=files)

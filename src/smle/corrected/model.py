@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.corrected.answers import PythonModel, decided
-from smle.corrected.serving import ServedModel
 from smle.errors import ConversionError
-from smle.export.files import write_onnx
+from smle.graphs.certified_files import write_onnx
+from smle.serving.answers import PythonModel, decided
+from smle.serving.served import Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import apply_domain_policy
 
 __all__ = ["CorrectedModel"]
 
 
-class CorrectedModel(ServedModel):
+class CorrectedModel(Served):
     """A model with a certified head behind it. See `correct`.
 
     Attributes:
@@ -57,7 +56,7 @@ class CorrectedModel(ServedModel):
         grid = self.specification_.grid
         if as_steps and grid is None:
             raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps and equalities.")
-        found = self.answered(X, out_of_domain)
+        found = self.answer(X, out_of_domain)
         result = (
             decided(self.specification_, found.served) if not as_steps or grid is None else grid.whole(found.served)
         )
@@ -65,9 +64,7 @@ class CorrectedModel(ServedModel):
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
-        rows = self.reader.read(X)
-        apply_domain_policy(self.specification_, rows.encoded, "raise")
-        return self.explained(rows, rows.encoded).served.astype(np.float64)
+        return self.answer(X, count=False).served.astype(np.float64)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.

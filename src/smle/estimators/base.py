@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
+from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
-from smle.corrected import Answered, ServedModel
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
-from smle.guarantees import require_units
 from smle.heads.grid.targets import reconciled
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification
+from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of
@@ -123,7 +123,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
-    def _serve(self, served: ServedModel, rows: TrainingRows, task: Task, **facts: Any) -> None:
+    def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> None:
         """Take over a model that was fitted to these rows, and describe it; `task` says how its answers are read."""
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -131,7 +131,7 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(rows.frame.columns)
         if column_names(rows.table) is not None:
             self.feature_names_in_ = np.asarray(rows.frame.columns, dtype=object)
-        usage = served.usage(rows.frame, rows.encoded)
+        usage = served.usage(served.reader.opened(rows.frame, rows.encoded))
         described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
         served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
         self._task = task
@@ -162,10 +162,10 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
         spec = Specification.from_yaml(record.rules + "\n")
         require_kind(record.description, spec)
         model = cls(spec, **stored_parameters(cls, record.description.get("parameters", {})))
-        model._deploy(ServedModel.from_record(record, spec, verify=verify))
+        model._deploy(Served.from_record(record, spec, verify=verify))
         return model
 
-    def _deploy(self, served: ServedModel) -> None:
+    def _deploy(self, served: Served) -> None:
         """Take over a model that was fitted elsewhere."""
         self.deployed_ = served
         spec = served.specification_

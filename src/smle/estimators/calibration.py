@@ -13,12 +13,12 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
 from smle.certificates.document import arrays_of, tensors_of
-from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.tasks import Held
-from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.parameters import by_name
-from smle.programs import Perceptron
+from smle.serving.perceptron import Perceptron
+from smle.serving.stored import StoredModel
 
 __all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[np.float64]
 _STEEP = 4.0  # logits are multiplied by between exp(-4) and exp(4)
 
 
-def temperature(task: Labels | Options, outputs: Array, targets: Array, weight: Array | None) -> float:
+def temperature(task: LabelTask | Options, outputs: Array, targets: Array, weight: Array | None) -> float:
     """Return the factor of logits or scores (n, m) with the least loss on rows held out; decisions stay.
 
     Targets are smoothed by one row's worth, as Platt does, so that rows which are all right leave it finite.
@@ -34,7 +34,7 @@ def temperature(task: Labels | Options, outputs: Array, targets: Array, weight: 
     import torch
 
     share = 1.0 / (len(targets) + 2.0)
-    even = 0.5 if isinstance(task, Labels) else 1.0 / targets.shape[1]
+    even = 0.5 if isinstance(task, LabelTask) else 1.0 / targets.shape[1]
     wanted = torch.from_numpy(targets * (1 - share) + even * share)
     found, loss = torch.from_numpy(outputs), task.loss(targets)
 
@@ -45,7 +45,7 @@ def temperature(task: Labels | Options, outputs: Array, targets: Array, weight: 
     return float(np.exp(minimize_scalar(mean_loss, bounds=(-_STEEP, _STEEP), method="bounded").x))
 
 
-def thresholds_of(given: Any, task: Labels, targets: Array, held: Held | None) -> Array:
+def thresholds_of(given: Any, task: LabelTask, targets: Array, held: Held | None) -> Array:
     """Return the chance (m,) from which on each label is on: as given, or the best on rows held out."""
     names = task.spec.targets
     if not isinstance(given, str):

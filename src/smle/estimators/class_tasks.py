@@ -12,21 +12,21 @@ import numpy.typing as npt
 from smle.errors import DataError, ModelFormatError
 from smle.estimators.tasks import Numbers, Sides, Task
 from smle.parameters import by_name
-from smle.programs import Settled
 from smle.rules import Choice, Specification
+from smle.serving.settled import Settled
 from smle.tables import encode_choices, encode_numbers, option_of, option_values
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["Labels", "Options", "task_of"]
+__all__ = ["LabelTask", "Options", "task_of"]
 
 Array = npt.NDArray[np.float64]
 _PRIOR = 4.0  # typical logits are kept within this distance of zero
 
 
-class Labels(Task):
+class LabelTask(Task):
     """Labels, of which several may apply: on where the logit is >= 0."""
 
     refit_loss = "logistic"
@@ -265,7 +265,7 @@ def task_of(spec: Specification) -> Task:
     Raises:
         DataError: If outputs are of several kinds.
     """
-    kinds: dict[str, type[Task]] = {"numbers": Numbers, "labels": Labels, "choice": Options}
+    kinds: dict[str, type[Task]] = {"numbers": Numbers, "labels": LabelTask, "choice": Options}
     if spec.output_kind not in kinds:
         raise DataError("Expected outputs of one kind: numbers, labels or one choice. Got several.")
     return kinds[spec.output_kind](spec)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from smle.errors import DataError
 from smle.estimators.calibration import rescaled, thresholds_of
-from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkClassifier
 from smle.estimators.tasks import Held, TrainingRows
@@ -39,7 +39,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
 
         Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
         """
-        return np.asarray(self._task.decisions(self._outputs(X, out_of_domain).served.astype(np.float64)))
+        return np.asarray(self._task.decisions(self.answer(X, out_of_domain).served.astype(np.float64)))
 
     def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None) -> Any:
         """Return labels as 0/1 (rows, m), or the chosen options (rows,).
@@ -50,7 +50,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told.
         """
-        found = self._outputs(X, out_of_domain, taps=return_info)
+        found = self.answer(X, out_of_domain)
         result = self._task.predictions(found.served)
         return (result, found.information(self.specification_)) if return_info else result
 
@@ -62,7 +62,7 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
         label that the rules force or forbid there has 1 or 0. Relations between labels that are open move decisions,
         not the probabilities of single labels. Nothing else is claimed of them: the proof is about what is predicted.
         """
-        return np.asarray(self._task.ordered(self.chances(self._outputs(X, out_of_domain))))
+        return np.asarray(self._task.ordered(self.chances(self.answer(X, out_of_domain))))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""
@@ -81,13 +81,13 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
     def _right(self, X: Any, y: Any) -> npt.NDArray[np.bool_]:
         return np.asarray(self.predict(X) == encode_numbers(self.specification_, y))
 
-    def _plain_task(self, spec: Specification, y: Any = None) -> Labels | Options:
+    def _plain_task(self, spec: Specification, y: Any = None) -> LabelTask | Options:
         if spec.output_kind not in ("labels", "choice"):
             raise DataError(
                 f"{type(self).__name__} predicts labels, or one choice. Expected `labels` or one of `choices` in the "
                 "rules. For mixed kinds of outputs use smle.nn.SafeNetwork."
             )
-        return (Options if spec.output_kind == "choice" else Labels)(spec, y)
+        return (Options if spec.output_kind == "choice" else LabelTask)(spec, y)
 
 
 @documented

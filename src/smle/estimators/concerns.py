@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.estimators.scores import ScoreTable, balanced
-from smle.guarantees import binding_rules, broken, to_scores
-from smle.programs import Box
+from smle.heads.box.program import Box
+from smle.nearest.oracle import to_scores
+from smle.regions.cells import binding_rules
 from smle.rules import Specification
+from smle.rules.membership import broken
 
 if TYPE_CHECKING:
     from smle.estimators.fitted import FittedModel
@@ -152,7 +154,7 @@ def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
         part = min(1.0, lost[worst] / gap.share.sum())
         text = f"{part:.0%} of the loss is {_place(model, worst)} ({(cell == worst).mean():.0%} of the rows). "
     causes = [*_structural(found, model, concerned), *_of_training(model, worst, len(cells))]
-    if not causes and not model.deployed_.is_box:
+    if not causes and model.deployed_.reads_answers:
         causes = [
             "the network itself, for its answers are moved only where they break a rule. Change its size, epochs or "
             "learning rate, or give it more rows"
@@ -199,7 +201,7 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
 
 def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
     """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
-    if not model.deployed_.is_box:
+    if model.deployed_.reads_answers:
         return
     cells = model.deployed_.cells
     if not cells.gated and any(cells.regions):

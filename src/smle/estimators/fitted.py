@@ -10,13 +10,13 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from smle.certificates.document import Certificate
-from smle.corrected import Answered, ServedModel
 from smle.errors import DataError
 from smle.estimators.inputs import plain_table
 from smle.monitor import Edges, Usage
 from smle.rules import Specification
+from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import apply_domain_policy, column_names
+from smle.tables import ReadTable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 class FittedModel:
     """A model in front and the certified head behind it, with rules and description: `deployed_` is what is served."""
 
-    deployed_: ServedModel
+    deployed_: Served
     n_features_in_: int
     out_of_domain: str
 
@@ -56,7 +56,7 @@ class FittedModel:
     @property
     def has_head_of_rules(self) -> bool:
         """Whether rules are enforced on the answers themselves, of an estimator or a network, and not by a box."""
-        return self.deployed_.head is not None and not self.deployed_.is_box
+        return self.deployed_.head is not None and self.deployed_.reads_answers
 
     @property
     def text_inputs(self) -> tuple[str, ...]:
@@ -72,31 +72,41 @@ class FittedModel:
 
     # --- using
 
-    def _read(self, X: Any) -> Any:
-        """Return a table that fits the model.
+    def _read(self, X: Any) -> ReadTable:
+        """Return the rows of a table that fits the model, not read yet.
 
         Raises:
             DataError: If an array has another number of columns.
         """
         if "deployed_" not in self.__dict__:  # the question of scikit-learn takes longer than a row
             check_is_fitted(self, "deployed_")
-        X = plain_table(X, self.specification_)
-        if column_names(X) is None and X.shape[1] != self.n_features_in_:
-            raise DataError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input."
-            )
-        return X
+        reader = self.deployed_.reader
+        rows = reader.opened(X)
+        if rows.columns is None:
+            array = plain_table(rows.table, self.specification_)
+            if array.shape[1] != self.n_features_in_:
+                raise DataError(
+                    f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            rows = reader.opened(array)
+        return rows
 
-    def _outputs(self, X: Any, out_of_domain: str | None, *, taps: bool = False) -> Answered:
-        """Return encoded inputs and the certified float32 outputs (rows, m)."""
+    def answer(self, X: Any, out_of_domain: str | None = None, *, count: bool = True) -> Answered:
+        """Like `predict`, but with what the model in front of the head answers, and how each row was served.
+
+        Args:
+            X: Table with the input columns.
+            out_of_domain: `raise`, `warn` or `clip`; None: as the parameter says.
+            count: Count the rows in `served_`.
+        """
         X = self._read(X)
         policy = self.out_of_domain if out_of_domain is None else out_of_domain
-        return self.deployed_.answered(X, policy, taps=taps, stacklevel=5)
+        return self.deployed_.answer(X, policy, count=count, stacklevel=4)
 
     def own_answers(self, X: Any) -> Array:
         """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
-        return self.answered(X).answers.astype(np.float64)
+        return self.answer(X, "raise", count=False).answers.astype(np.float64)
 
     def usage(self, X: Any, edges: Edges | None = None) -> Usage:
         """Count over the rows of a table which rules are on, what lies outside, and what the head does.
@@ -109,19 +119,11 @@ class FittedModel:
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges
-        rows = self.deployed_.reader.read(X)
-        return self.deployed_.usage(rows, rows.encoded, edges)
-
-    def answered(self, X: Any, *, taps: bool = False) -> Answered:
-        """Like `predict`, but with what the model in front of a head of rules answers, and rows are not counted."""
-        X = self._read(X)
-        rows = self.deployed_.reader.read(X)
-        apply_domain_policy(self.specification_, rows.encoded, "raise")
-        return self.deployed_.explained(rows, rows.encoded, taps=taps)
+        return self.deployed_.usage(X, edges)
 
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
-        return self._outputs(X, "raise").served.astype(np.float64)
+        return self.answer(X, "raise").served.astype(np.float64)
 
     def explain_margins(self) -> list[dict[str, Any]]:
         """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
@@ -144,7 +146,7 @@ class FittedModel:
             ModelFormatError: If an estimator is inside.
             MissingDependencyError: If torch is not installed.
         """
-        from smle.assurance import network_of
+        from smle.heads.box.network.assurance import network_of
 
         return network_of(self.record(), self.specification_)
 

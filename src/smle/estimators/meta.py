@@ -13,18 +13,19 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
 from sklearn.utils.metaestimators import available_if
 
+from smle.advice.examine import conflicts_explained
 from smle.certificates.document import Certificate
-from smle.corrected import ServedModel, program_of, stored_form
+from smle.corrected import stored_form
 from smle.errors import ConversionError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.description import short_history
 from smle.estimators.inner import fit_inner, routed_arguments, title_of
 from smle.estimators.networks import Lesson, NetworkEstimator
 from smle.estimators.tasks import Held, TrainingRows
-from smle.guarantees import conflicts_explained
-from smle.heads import certify_head
+from smle.heads.table import certify_head, program_of
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
-from smle.programs import Perceptron
+from smle.serving.perceptron import Perceptron
+from smle.serving.served import Served
 from smle.tables import column_names
 from smle.tables.further import FurtherColumns
 
@@ -168,21 +169,14 @@ class MetaEstimator(SafeEstimator):
                     "The estimator inside is stored as ONNX, which cannot learn. Expected a model that was fitted "
                     "here, or a network. Call fit."
                 )
-            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X)
+            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X).table
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         fitted._fit(inner, X, y, weights, once=True, known=known)
         self.__dict__ = fitted.__dict__
         return self
 
     def _fit(
-        self,
-        inner: Any,
-        X: Any,
-        y: Any,
-        routed: dict[str, Any],
-        *,
-        once: bool = False,
-        known: ServedModel | None = None,
+        self, inner: Any, X: Any, y: Any, routed: dict[str, Any], *, once: bool = False, known: Served | None = None
     ) -> None:
         """Fit in place. On failure the object may be half-fitted. `known` is served so far, to go on from."""
         spec = self._given() if known is None else known.specification_
@@ -199,14 +193,14 @@ class MetaEstimator(SafeEstimator):
         else:
             front, held, facts = _stored_front(inner, rows, routed, once=once)
         facts = {"history": {"seconds": round(time.monotonic() - started, 3)}, "seed": None, **facts}
-        served = ServedModel(self._finished(front, task, rows, held), spec, certificate)
+        served = Served(self._finished(front, task, rows, held), spec, certificate)
         self.estimator_ = facts.pop("fitted")
         self._serve(served, rows, task, **facts)
         self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
 
     # --- from what is stored
 
-    def _deploy(self, served: ServedModel) -> None:
+    def _deploy(self, served: Served) -> None:
         super()._deploy(served)
         if hasattr(self, "estimator_") or not isinstance(served.front, Perceptron):
             return

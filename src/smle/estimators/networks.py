@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.calibration import rescaled, temperature
-from smle.estimators.class_tasks import Labels, Options
+from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.inputs import counting_rows, named_table
 from smle.estimators.tasks import Held, Numbers, Quantiles, Task, quantile_names
 from smle.parameters import (
@@ -26,8 +26,8 @@ from smle.parameters import (
     require_parameters,
     stated,
 )
-from smle.programs import Perceptron
 from smle.rules import Choice, Label, Number, Specification
+from smle.serving.perceptron import Perceptron
 from smle.tables import as_table, column_names, encode_inputs
 from smle.tables.days import with_days
 from smle.tables.further import FurtherColumns
@@ -324,12 +324,12 @@ class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstima
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _task_of(self, spec: Specification, y: Any = None) -> Labels | Options:
+    def _task_of(self, spec: Specification, y: Any = None) -> LabelTask | Options:
         """Return the labels or the choice that a specification predicts."""
         if spec.output_kind not in ("labels", "choice"):
             raise DataError(f"{type(self).__name__} predicts labels, or one choice. Got other outputs.")
         require_parameters(self, self.get_params(deep=False))
-        kind = Options if spec.output_kind == "choice" else Labels
+        kind = Options if spec.output_kind == "choice" else LabelTask
         return kind(spec, y, class_weight=self.class_weight)
 
     def _outputs_of(self, y: Any) -> Specification:

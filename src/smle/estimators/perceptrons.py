@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
+import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
 from dataclasses import replace
@@ -17,12 +17,11 @@ import smle_check
 from smle.certificates.document import tensors_of
 from smle.estimators.inputs import spread
 from smle.estimators.tasks import Held, Task
-from smle.nn.backbones import MLP, Standardize
-from smle.nn.network import Answers
-from smle.nn.precision import float32_by_default
-from smle.nn.units import DataScale
+from smle.networks.backbones import MLP, Answers, Standardize
+from smle.networks.precision import float32_by_default
+from smle.networks.units import DataScale
 from smle.parameters import NetworkParameters
-from smle.programs import Perceptron
+from smle.serving.perceptron import Perceptron
 from smle.training.batches import split_rows
 from smle.training.loop import EpochInfo, History, TrainingOptions, train
 from smle_check.reading import BACKBONE

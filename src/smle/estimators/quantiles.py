@@ -20,10 +20,10 @@ from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkEstimator, NetworkRegressor
 from smle.estimators.regressor import NumberAnswers
 from smle.estimators.tasks import Held, Quantiles, TrainingRows, quantile_names, target_of
-from smle.export.stored import StoredModel
 from smle.parameters import documented, list_of, share, stated
 from smle.rules import Number, Rule, Specification
 from smle.rules.expressions import Name, Node, to_text
+from smle.serving.stored import StoredModel
 
 __all__ = ["SafeQuantileRegressor", "quantile_rules"]
 

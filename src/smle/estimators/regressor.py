@@ -34,7 +34,7 @@ class NumberAnswers(RegressorMixin):  # type: ignore[misc]
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
                 was told. The rules are guaranteed inside; outside they hold at the clamped input.
         """
-        found = self._outputs(X, out_of_domain, taps=return_info)
+        found = self.answer(X, out_of_domain)
         result: Any = found.served.astype(np.float64)
         if as_steps:
             grid = self.specification_.grid

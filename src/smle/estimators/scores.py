@@ -14,8 +14,9 @@ import numpy.typing as npt
 from smle.baselines import QuickModel
 from smle.estimators.class_tasks import task_of
 from smle.estimators.tasks import Task, TrainingRows
-from smle.guarantees import broken, nearest_outputs, to_scores
+from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import Specification
+from smle.rules.membership import broken
 from smle.tables import encode_inputs
 
 if TYPE_CHECKING:
@@ -262,7 +263,8 @@ def compare_held_out(
     held = np.sort(held[:_ROWS])
     started = time.monotonic()
     quick = QuickModel.fit(spec, X[kept], truth[kept], weight=None if weight is None else weight[kept], seed=seed)
-    served = safe.deployed_.explained(rows.frame.iloc[held], X[held]).served
+    model = safe.deployed_
+    served = model.answer(model.reader.opened(rows.frame.iloc[held], X[held]), "clip", count=False).served
     outputs = {"safe": served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
     trained = time.monotonic()
     with warnings.catch_warnings():

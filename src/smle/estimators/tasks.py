@@ -12,8 +12,8 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.estimators.inputs import spread
 from smle.parameters import ClassificationParameters
-from smle.programs import Settled
 from smle.rules import Number, Specification
+from smle.serving.settled import Settled
 from smle.tables import encode_numbers
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smle.monitor.corrections import WAYS
 from smle.monitor.usage import Usage
-from smle.programs import WAYS
 from smle.rules import Categorical, Specification
 
 __all__ = ["Change", "Comparison", "compare"]

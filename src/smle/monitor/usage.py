@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ModelFormatError
-from smle.programs import Corrections
+from smle.monitor.corrections import Corrections
 from smle.rules import Specification
 
 __all__ = ["Edges", "Observation", "Usage", "column_edges"]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.polyhedra import TINY, Box, Polyhedron
+from smle.nearest.float_steps import on_float_steps
+from smle.nearest.polyhedra import TINY, Limits, Polyhedron
 
-__all__ = ["AT", "KEPT", "Block", "Found"]
+__all__ = ["AT", "KEPT", "Block", "NearestPoints"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -33,7 +34,7 @@ AT = 2.0**-30  # of the largest output in its unit: numbers that are meant to be
 _FAR = 4096.0  # units; answers farther away ask for no more room
 
 
-class Found:
+class NearestPoints:
     """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
     `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
@@ -61,14 +62,25 @@ class Found:
 
     def points(self, rank: int, rows: Numbers) -> Array:
         """Return points of a rank (the best, where there are fewer) on which every literal has room for a cast."""
+        place, b = self._places(rank, rows)
+        y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
+        y[place < 0] = np.nan
+        return y
+
+    def on_float_steps(self, rank: int, rows: Numbers) -> Array:
+        """Return points of a rank that are float32 numbers, for rules that leave less room than a cast needs."""
+        place, b = self._places(rank, rows)
+        y = self._block.on_float_steps(self._nodes.take(place), b)
+        y[place < 0] = np.nan
+        return y
+
+    def _places(self, rank: int, rows: Numbers) -> tuple[Numbers, Array]:
         place, b = rows, self._b if self._b.ndim == 1 else self._b[rows]
         if self._place is not None:
             ranks = self._place[rows]
             place = ranks[:, min(rank, ranks.shape[1] - 1)]
             place = np.where(place < 0, ranks[:, 0], place)
-        y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
-        y[place < 0] = np.nan
-        return y
+        return place, b
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey, in float64."""
@@ -118,7 +130,7 @@ class Block:
         scaled = own if self.is_box else own * scale
         norm = np.abs(own).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
         self._rows = (
-            Box(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
+            Limits(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
             if self.is_box
             else Polyhedron(scaled / norm[:, None], scale)
         )
@@ -179,17 +191,17 @@ class Block:
         excess = y[:, self._columns] @ self._over.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
-    def solve(self, active: Mask, X: Array, t: Array) -> Found:
+    def solve(self, active: Mask, X: Array, t: Array) -> NearestPoints:
         """Return allowed points near answers t (n, m), where parts of the rules are active."""
         self._rows.trim()
         p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         imposed = active if self._direct else (active @ self._imposes) > 0
         if self._pieces == 1:
             z, _, state = self._rows.nearest(p, b, imposed, may_be_empty=False)
-            return Found(self, b, active, _Nodes(z, imposed, state))
+            return NearestPoints(self, b, active, _Nodes(z, imposed, state))
         b = np.broadcast_to(b, (len(p), len(self.N)))
         if self.is_box:
-            return Found(self, b, active, *self._parts_of(p, b, active, imposed))
+            return NearestPoints(self, b, active, *self._parts_of(p, b, active, imposed))
         # A little room is asked for at first: literals that contradict each other nearly agree without.
         room = _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
         tight = b - room * self.unpinned
@@ -202,7 +214,7 @@ class Block:
             place[missing] = -1
             place[missing, : found.shape[1]] = np.where(found < 0, -1, found + len(nodes.z))
             nodes = _Nodes(*(np.concatenate(both) for both in zip(nodes, more, strict=True)))
-        return Found(self, b, active, nodes, place, cut)
+        return NearestPoints(self, b, active, nodes, place, cut)
 
     def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask | None]:
         """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks).
@@ -237,6 +249,10 @@ class Block:
             noise = AT * (self.unit[column] * np.abs(y / self.unit).max(axis=1) + abs(value))
             y[np.abs(y[:, column] - value) <= noise, column] = value
         return y
+
+    def on_float_steps(self, nodes: _Nodes, b: Array) -> Array:
+        """Return points as float32 numbers that obey the rows imposed on them, where such are found."""
+        return on_float_steps(nodes.z, self._over, b, nodes.imposed)
 
     def _least(self, excess: Array) -> Array:
         """Return the excess of each clause's best literal. Shapes: (n, J) -> (n, C)."""

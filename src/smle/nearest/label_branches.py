@@ -59,7 +59,7 @@ class Branches:
         clauses: list[Clause] = [*self._clauses, *([(a, False), (b, False)] for a, b in live.tolist())]
         k = self._k  # a price has a bit for each label behind it: of equal costs the order of labels decides
         prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
-        return _Search(clauses, on.tolist(), prices, known).run()
+        return _BranchSearch(clauses, on.tolist(), prices, known).run()
 
     def _from_the_top(self, on: Mask, costs: Costs) -> list[int] | None:
         """Keep labels that are on from the highest price down, unless one that is kept excludes them."""
@@ -76,7 +76,7 @@ class Branches:
 _OPEN, _SETTLED, _TURNED = 0, 1, 2
 
 
-class _Search:
+class _BranchSearch:
     """One row: depth first. Labels are open, settled as they are, or turned; what follows from that is followed."""
 
     def __init__(

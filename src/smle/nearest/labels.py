@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smle.nearest.label_diagrams import Diagram, diagram_of
 from smle.nearest.label_search import Clause, LabelSearch, NearestSets, prices_of
 
-__all__ = ["NEVER", "Labels", "Turned"]
+__all__ = ["NEVER", "LabelBlock", "Turned"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -44,7 +44,7 @@ class Turned:
         return self._solved[rows]
 
 
-class Labels:
+class LabelBlock:
     """Labels that clauses and exclusions tie to each other, and to nothing else.
 
     `words`: lists of (label, on) over labels numbered within the block; `pairs`: arrays of pairs that exclude each

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from smle.solvers import MixedIntegerProgram, solve
 
-__all__ = ["Found", "Node", "branch_and_bound", "choose_literals"]
+__all__ = ["ChosenLiterals", "SearchNode", "branch_and_bound", "choose_literals"]
 
 Array = npt.NDArray[np.float64]
 Answer = TypeVar("Answer")
@@ -21,7 +21,7 @@ Literal = TypeVar("Literal")
 
 
 @dataclass(frozen=True, eq=False)
-class Node(Generic[Answer, Literal]):
+class SearchNode(Generic[Answer, Literal]):
     """The cheapest answer under the chosen literals, its cost, and the literals of a clause that it breaks, if any."""
 
     cost: float
@@ -30,7 +30,7 @@ class Node(Generic[Answer, Literal]):
 
 
 @dataclass(frozen=True, eq=False)
-class Found(Generic[Answer]):
+class ChosenLiterals(Generic[Answer]):
     """The best answer, None if none was found. `ended`: there is no better one; otherwise the limit cut the search."""
 
     answer: Answer | None
@@ -40,13 +40,13 @@ class Found(Generic[Answer]):
 
 
 def branch_and_bound(
-    solve: Callable[[tuple[Literal, ...]], Node[Answer, Literal] | None],
+    solve: Callable[[tuple[Literal, ...]], SearchNode[Answer, Literal] | None],
     *,
     max_nodes: int,
     below: float = float("inf"),
     enough: float = float("-inf"),
     best_first: bool = False,
-) -> Found[Answer]:
+) -> ChosenLiterals[Answer]:
     """Return the cheapest answer that breaks no clause.
 
     Args:
@@ -74,7 +74,7 @@ def branch_and_bound(
         for literal in node.broken if best_first else reversed(node.broken):
             count += 1
             heapq.heappush(heap, (node.cost if best_first else -count, count, node.cost, (*chosen, literal)))
-    return Found(best, cost, nodes, cost <= enough or all(bound >= cost for *_, bound, _ in heap))
+    return ChosenLiterals(best, cost, nodes, cost <= enough or all(bound >= cost for *_, bound, _ in heap))
 
 
 def choose_literals(

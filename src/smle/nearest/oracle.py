@@ -94,13 +94,13 @@ def nearest_outputs(
     patterns, group = np.unique(switches, axis=0, return_inverse=True)
     for g, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == g)
-        part = _Part.of(spec, np.flatnonzero(pattern).tolist(), labels)
+        part = _Piece.of(spec, np.flatnonzero(pattern).tolist(), labels)
         result[rows] = part.solve(X[rows], targets[rows], units)
     return result
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Piece:
     """The requirement of one set of active rules, split into what can be solved independently."""
 
     labels: npt.NDArray[np.bool_]
@@ -109,7 +109,7 @@ class _Part:
     blocks: tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]
 
     @classmethod
-    def of(cls, spec: Specification, rules: Sequence[int], labels: npt.NDArray[np.bool_]) -> _Part:
+    def of(cls, spec: Specification, rules: Sequence[int], labels: npt.NDArray[np.bool_]) -> _Piece:
         clauses = tuple(clause for r in rules for clause in spec.rules[r].requirement.clauses)
         pairs = [spec.rules[r].requirement.exclusions for r in rules]
         stacked = np.concatenate([np.empty((0, 2), dtype=np.int32), *pairs])

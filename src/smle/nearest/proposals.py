@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import KEPT, Block, Found
+from smle.nearest.alternatives import KEPT, Block, NearestPoints
 from smle.nearest.clauses import Clauses, tied_together
-from smle.nearest.labels import Labels, Turned
+from smle.nearest.labels import LabelBlock, Turned
 from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
@@ -30,6 +30,8 @@ Pairs = npt.NDArray[np.int32]
 
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
+_ON_STEPS = -1.0  # in place of a move: the point itself, on float32 numbers that obey
+_FAR_MOVE = 2.0**-7  # from here on an answer is not the nearest any more
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
@@ -59,7 +61,7 @@ class Proposals:
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
-    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
         Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN.
@@ -69,7 +71,7 @@ class Proposals:
         with np.errstate(all="ignore"):
             return self._first(active, X, t)
 
-    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[Found | Turned]]:
+    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
         flat, p = t.ravel(), t
         if not flat.dot(flat) <= _NEAR:  # no square is larger than their sum
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
@@ -82,19 +84,20 @@ class Proposals:
         return y, found
 
     def further(
-        self, y: Array, solved: list[Found | Turned], safe: Array | Callable[[], Array]
-    ) -> Generator[Array, Mask | None, None]:
+        self, y: Array, solved: list[NearestPoints | Turned], safe: Array | Callable[[], Array]
+    ) -> Generator[tuple[Array, int], Mask | None, None]:
         """Yield first candidates once more, and then others on the way to safe answers (n, m).
 
-        Safe answers are rarely needed, so that a function may stand for them.
+        Safe answers are rarely needed, so that a function may stand for them. Blocks that obey stay as they are.
 
-        Each array has one candidate per row, to be cast to float32. `send(open)` says which rows of the last array are
-        still open, and the next array has these rows alone; after `next` all stay open. It ends when there is nothing
-        left to propose.
+        Beside each array stands what it is: 1 nearest answers, 3 answers that are only near, 2 the safe answers of the
+        blocks that do not obey. An array has one candidate per row, to be cast to float32. `send(open)` says which rows
+        of the last array are still open, and the next array has these rows alone; after `next` all stay open. It ends
+        when there is nothing left to propose.
         """
-        open_ = yield y
+        open_ = yield y, 1
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
-        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, *_FIRST_MOVES)]
+        steps = [(rank, move) for rank in range(KEPT) for move in (0.0, _ON_STEPS, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
         for rank, move in steps:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
@@ -105,9 +108,13 @@ class Proposals:
                 held = np.stack([own.holds(rounded, rows) for own in solved])
                 # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
                 for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
-                    goal, point = goals[np.ix_(rows[left], part.outputs)], own.points(rank, rows[left])
-                    y[np.ix_(left, part.outputs)] = point + move * (goal - point) if move < 1 else goal
-            open_ = yield y
+                    goal = goals[np.ix_(rows[left], part.outputs)]
+                    if move == _ON_STEPS and isinstance(own, NearestPoints):
+                        y[np.ix_(left, part.outputs)] = own.on_float_steps(rank, rows[left])
+                        continue
+                    point, share = own.points(rank, rows[left]), max(move, 0.0)
+                    y[np.ix_(left, part.outputs)] = point + share * (goal - point) if share < 1 else goal
+            open_ = yield y, 2 if move >= 1 else 3 if move >= _FAR_MOVE else 1
 
 
 def _rounded(y: Array) -> Array:
@@ -117,7 +124,7 @@ def _rounded(y: Array) -> Array:
     return result
 
 
-def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | Labels]:
+def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | LabelBlock]:
     """Return a block for each group of outputs that clauses and exclusions tie together."""
     m, count = len(clauses.labels), len(clauses.rule)
     ends = np.searchsorted(clauses.clause, np.arange(count + 1))
@@ -130,7 +137,7 @@ def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | La
     for c, tie in enumerate(ties):
         if tie:
             own[group[next(iter(tie))]].append(c)
-    made: list[Block | Labels] = []
+    made: list[Block | LabelBlock] = []
     for number, columns in enumerate(groups):
         lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
         stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
@@ -154,7 +161,7 @@ def _labels(
     signs: Mapping[int, tuple[int, bool] | None],
     lists: Listed,
     h_checked: Array,
-) -> Labels:
+) -> LabelBlock:
     position = {int(column): i for i, column in enumerate(columns)}
     least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
     words = []
@@ -173,7 +180,7 @@ def _labels(
     parts = np.array([*(c for c, _ in stated), *(part for part, _ in lists)], dtype=np.intp)
     rules = clauses.parts[parts]
     gates = np.where(clauses.always[rules], -1, rules)
-    return Labels(columns, words, pairs, parts, gates, upward(least), -upward(-most))
+    return LabelBlock(columns, words, pairs, parts, gates, upward(least), -upward(-most))
 
 
 def _numbers(

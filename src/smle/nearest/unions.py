@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.literals import Node, branch_and_bound
+from smle.nearest.literals import SearchNode, branch_and_bound
 from smle.nearest.polyhedra import tight_multipliers
 from smle.solvers import QuadraticProgram, Status, solve
 
@@ -135,9 +135,9 @@ def nearest_in_union(choices: Choices, Y: Array) -> Array:
     unsure = 0
     for row in np.unique(np.concatenate([rows for rows, _ in stack])):
 
-        def solve(chosen: tuple[int, ...], row: npt.NDArray[np.intp] = row[None]) -> Node[Array, int]:
+        def solve(chosen: tuple[int, ...], row: npt.NDArray[np.intp] = row[None]) -> SearchNode[Array, int]:
             points, distance, broken = _node(choices, Y, row, (*units, *chosen))
-            return Node(float(distance[0]), points[0], () if broken[0] < 0 else choices.clauses[broken[0]])
+            return SearchNode(float(distance[0]), points[0], () if broken[0] < 0 else choices.clauses[broken[0]])
 
         found = branch_and_bound(solve, max_nodes=MAX_NODES, below=float(cost[row]), best_first=True)
         best[row] = best[row] if found.answer is None else found.answer

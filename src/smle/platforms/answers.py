@@ -43,7 +43,7 @@ def certified(folder: str) -> Any:
         from smle.export import load_onnx
 
         return load_onnx(folder)
-    from smle.estimators import load
+    from smle.doors.load import load
 
     return load(folder, require_certificate=True)
 

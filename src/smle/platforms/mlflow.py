@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smle import __version__
-from smle.export.stored import StoredModel
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
 from smle.rules import Categorical
+from smle.serving.stored import StoredModel
 
 if TYPE_CHECKING:
     import pandas as pd

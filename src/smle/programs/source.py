@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Columns", "Function", "Rows", "columns_function", "columns_read", "joined", "rows_function"]
+__all__ = ["Columns", "Function", "PrintedRows", "columns_function", "columns_read", "joined", "rows_function"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
@@ -25,7 +25,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
     """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
-    return Rows(ops, tensors, fmt).function()
+    return PrintedRows(ops, tensors, fmt).function()
 
 
 def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
@@ -137,7 +137,7 @@ class _Printer:
         raise NotImplementedError
 
 
-class Rows(_Printer):
+class PrintedRows(_Printer):
     """Row by row, in Python's floats. A sum is computed where its limit is active."""
 
     word = " and "

@@ -19,6 +19,7 @@ import smle
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.errors import CertificateError
+from smle.heads.table import HEADS
 from smle.report.judge import NO_RULES, REJECTED, Judgement
 from smle.report.recorded import mapping_of, text_of
 from smle.report.tables import Table, named
@@ -61,10 +62,8 @@ def _program(record: ModelRecord | None) -> Mapping[str, Any]:
 
 
 def _program_text(program: Mapping[str, Any]) -> str:
-    head, precision, bounds, clip = (text_of(program.get(part)) for part in ("head", "precision", "bounds", "clip"))
-    if head == "rules":
-        return "head of rules, behind the model: answers that the rules allow pass, others are moved or replaced"
-    return f"{head}: {precision}, {bounds} bounds, clip by {clip}"
+    name = text_of(program.get("head"))
+    return HEADS[name].words({key: text_of(value) for key, value in program.items()}) if name in HEADS else name
 
 
 def _network_text(description: Mapping[str, Any], record: ModelRecord | None) -> str:
@@ -80,7 +79,7 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     size = "" if record is None else f", {sum(w.size for w in record.weights.values()):,} numbers"
     kind = text_of(architecture.get("backbone"))
     width = text_of(architecture.get("embedding"))
-    last = f"{width} outputs" if _program(record).get("head") == "rules" else f"clipped embedding of {width}"
+    last = f"{width} outputs" if _program(record).get("head") != "box" else f"clipped embedding of {width}"
     return f"{kind}, hidden layers {layers}, {last}{size}"
 
 

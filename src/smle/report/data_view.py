@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from smle.guarantees import Cells, binding_rules
+from smle.regions.cells import Cells, binding_rules
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.recorded import Scores, metric_title, scores_of, training_of, typeset

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.corrected import ServedModel
-from smle.programs import Box, Perceptron
+from smle.heads.box.program import Box
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
+from smle.serving.perceptron import Perceptron
+from smle.serving.served import Served
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from smle_check.program import Gate, Op, clip_list
@@ -28,7 +29,7 @@ NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base6
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
 
 
-def explorer_data(model: ServedModel, *, medians: dict[str, float]) -> dict[str, Any] | None:
+def explorer_data(model: Served, *, medians: dict[str, float]) -> dict[str, Any] | None:
     """Return what the page needs to draw slices, as plain data; None where it would be too large.
 
     `medians`: where to start, by input column.

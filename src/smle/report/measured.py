@@ -12,10 +12,11 @@ from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.concerns import concern_about
 from smle.estimators.scores import ScoreTable, compare, encode_targets
-from smle.guarantees import active, broken, to_scores
-from smle.programs import Corrections
+from smle.monitor.corrections import Corrections
+from smle.nearest.oracle import to_scores
 from smle.report.recorded import Scores, mapping_of, scores_of
 from smle.rules import Literals, Specification
+from smle.rules.membership import active, broken
 from smle.tables import column_names, encode_inputs, in_domain, table_digest
 
 __all__ = ["Measured", "measure"]
@@ -88,7 +89,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     same = targets is not None and table_digest(X, targets) == provenance.get("data_sha256")
     rows = _rows(table, np.asarray(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
-    found = model.answered(rows, taps=True)
+    found = model.answer(rows, "raise", count=False)
     Y = found.served.astype(np.float64)
     head, own = None, None
     if model.has_head_of_rules:
@@ -102,12 +103,12 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     scores, sampled = _scored(model, X, targets, answers, kind)
-    heads = len(model.deployed_.cells) if found.cell is not None else 0
+    heads = len(model.deployed_.cells) if found.inside is not None else 0
     return Measured(
         rows=len(inside),
         outside=outside,
         inside=len(X),
-        cells=tuple(np.bincount(found.cell, minlength=heads).tolist()) if found.cell is not None else (),
+        cells=tuple(np.bincount(found.inside.cell(), minlength=heads).tolist()) if found.inside is not None else (),
         active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},

@@ -12,12 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from smle.programs import Corrections
+from smle.monitor.corrections import Corrections
 from smle.rules import share_text
 
 __all__ = [
-    "History", "OutputScores", "ScoreRow", "Scores", "Training", "corrections_of", "history_of", "mapping_of",
-    "metric_title", "scores_of", "text_of", "training_of", "typeset",
+    "OutputScores",
+    "RecordedHistory",
+    "ScoreRow",
+    "Scores",
+    "Training",
+    "corrections_of",
+    "history_of",
+    "mapping_of",
+    "metric_title",
+    "scores_of",
+    "text_of",
+    "training_of",
+    "typeset",
 ]  # fmt: skip
 
 _PLAIN = {"quick": "quick plain model", "estimator": "model alone"}
@@ -124,7 +135,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class History:
+class RecordedHistory:
     """Losses by epoch; `best` is the epoch with the best validation loss, `final` counts the last ones on all rows."""
 
     epoch: tuple[float, ...]
@@ -190,7 +201,7 @@ def typeset(text: str) -> str:
     return re.sub(r"\bR2\b", "R²", text)
 
 
-def history_of(description: Mapping[str, Any]) -> History | None:
+def history_of(description: Mapping[str, Any]) -> RecordedHistory | None:
     """Return the training history, or None if none is recorded."""
     history = mapping_of(description.get("history"))
     loss, validation = _series(history.get("loss")), _series(history.get("validation_loss"))
@@ -201,7 +212,7 @@ def history_of(description: Mapping[str, Any]) -> History | None:
     if len(epoch) != length:
         epoch = tuple(float(i + 1) for i in range(length))
     best, final = _number(history.get("best_epoch")), _whole(history.get("final_epochs")) or 0
-    return History(
+    return RecordedHistory(
         epoch,
         loss,
         validation,

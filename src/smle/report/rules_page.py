@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from smle.guarantees import Diagnosis, RuleCost, score_text
+from smle.advice.costs import RuleCost, score_text
+from smle.advice.diagnosis import Diagnosis
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import typeset

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from smle.programs import Corrections, Moves, Parts, alternatives_of
+from smle.monitor.corrections import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.tables import Cell, Table, named, numbers, share

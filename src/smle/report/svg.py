@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 
-from smle.report.recorded import History
+from smle.report.recorded import RecordedHistory
 from smle.report.wording import number
 
 __all__ = ["calibration", "histogram", "history", "named_bars", "range_bar", "scatter", "share_bar"]
@@ -129,7 +129,7 @@ def _decades(low: float, high: float) -> list[float]:
     return values[:: max(1, len(values) // 5)]
 
 
-def history(record: History) -> Markup | None:
+def history(record: RecordedHistory) -> Markup | None:
     """Draw losses by epoch on a logarithmic scale; None if there is nothing positive to draw."""
     series = [s for s in (record.loss, record.validation) if s]
     values = [v for s in series for v in s]

@@ -8,6 +8,7 @@ from typing import Any
 import smle_check
 from smle.certificates.agreement import assumptions_of
 from smle.certificates.document import Proved
+from smle.heads.table import head_for
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
 from smle.report.measured import Measured
@@ -153,11 +154,11 @@ def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
 
 def guarantee_view(spec: Specification, verdict: str) -> dict[str, Any]:
     """Return claim, assumptions and limits in the words of the certificate format."""
-    statement: Mapping[str, Any] = smle_check.statement_of("rules" if spec.grid is None else "grid")
+    statement: Mapping[str, Any] = smle_check.statement_of(head_for(spec))
     return {
         "claim": statement["claim"],
         "assumptions": [
-            *assumptions_of(spec),
+            *assumptions_of(spec, head_for(spec)),
             "Python's integers and fractions compute correctly, and SHA-256 is collision-resistant.",
         ],
         "not_guaranteed": [

@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from smle.doors.load import KINDS, read_model
 from smle.errors import CertificateError, DataError, ModelFormatError
-from smle.estimators import KINDS, SafeEstimator, read_model
+from smle.estimators import SafeEstimator
 from smle.heads.grid.program import GridProgram
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
@@ -22,7 +23,7 @@ from smle.report.served_view import served_facts, served_view
 from smle.report.steps_view import steps_view
 from smle.report.view import guarantee_view, history_view, rules_view, statements_view, verdict_view
 from smle.storage import ModelRecord, model_files, read_record
-from smle.tables.files import read_table, text_columns
+from smle.tables.table_files import read_table, text_columns
 
 __all__ = ["Report", "write_report"]
 

@@ -186,6 +186,8 @@ def _numeric(name: str, stated: Mapping[str, Any], missing: Any) -> NumericInput
         several = isinstance(ends, Sequence) and not isinstance(ends, str)
         grouped = several and len(ends) > 2 and any(re.fullmatch("[0-9]{3}", str(end)) for end in ends[1:])
         hint = " Numbers have no commas: write 10_000 or 10000 for ten thousand." if grouped else ""
+        if several and ends and not any(re.match(r"[-+.\d]", str(end)) for end in ends):
+            hint = f" Texts are categories: write {name}: {{categories: [{', '.join(map(str, ends[:3]))}, ...]}}."
         raise RuleError(f"{what}: expected a range [low, high]. Got {shown(ends)}.{hint}")
     if any(map(is_date, ends)):
         return _dates(name, ends, stated, missing)

@@ -1,6 +1,6 @@
 """Tables: columns matched by name, every number read in one way, files read and written."""
 
-from smle.tables.domain import apply_domain_policy, in_domain, require_in_domain
+from smle.tables.domain import POLICIES, apply_domain_policy, in_domain, require_in_domain
 from smle.tables.outputs import outputs_of
 from smle.tables.reader import Reader, ReadTable, encode_columns, encode_inputs, table_digest
 from smle.tables.source import as_table, column_names, raw_values, require_columns
@@ -8,6 +8,7 @@ from smle.tables.targets import encode_choices, encode_numbers, option_of, optio
 from smle.tables.values import WHOLE_FLOAT64, plain_array, read_numbers, require_exact
 
 __all__ = [
+    "POLICIES",
     "WHOLE_FLOAT64",
     "ReadTable",
     "Reader",

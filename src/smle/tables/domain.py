@@ -11,9 +11,11 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Specification
 
-__all__ = ["apply_domain_policy", "in_domain", "require_in_domain"]
+__all__ = ["POLICIES", "apply_domain_policy", "in_domain", "require_in_domain"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
+POLICIES = ("raise", "warn", "clip")
+"""What may be done about rows outside the domain."""
 _LISTED = 5  # row numbers in a warning
 _REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp them."
 
@@ -58,7 +60,7 @@ def apply_domain_policy(spec: Specification, encoded: FloatArray, policy: str, *
         DataError: If rows lie outside and the policy is `raise`.
         ValueError: If the policy is unknown.
     """
-    if policy not in ("raise", "warn", "clip"):
+    if policy not in POLICIES:
         raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
     if not spec.rules:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from smle.errors import DataError
 from smle.rules import Categorical, NumericInput, Specification
 from smle.tables.days import days_of, read_days
+from smle.tables.frames import as_numbers
 from smle.tables.source import as_table, column_names, normal, raw_values, require_names
 from smle.tables.targets import option_of
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, read_numbers, require_exact
@@ -30,12 +31,13 @@ _SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0
 
 
 class ReadTable:
-    """ReadTable of a table that were read. `rows[name]` is a column of raw values (n,); dates are days.
+    """Rows of a table. `rows[name]` is a column of raw values (n,); dates are days.
 
     Attributes:
         table: The table, of pandas or polars where its columns have names.
         columns: Their names; None: an array of the inputs.
         encoded: The inputs of the rules (n, d), in the order of `spec.columns`; missing values have their stand-ins.
+        is_encoded, is_examined: Whether there is `encoded`; whether it was read from the table itself.
         missing: In which rows an input is missing (n,), by name; inputs that are never missing are left out.
         faults: What is wrong with rows, column by column; nothing after `Reader.read`.
     """
@@ -43,10 +45,12 @@ class ReadTable:
     def __init__(self, table: Any, dates: Collection[str] = ()) -> None:
         self.table, self.columns, self._dates = table, column_names(table), dates
         self.encoded: FloatArray = np.empty((0, 0))
+        self.is_encoded = self.is_examined = False
         self.missing: dict[str, Mask] = {}
         self.faults: tuple[Fault, ...] = ()
         self._labels = {} if self.columns is None else dict(zip(self.columns, table.columns, strict=True))
         self._raw: dict[str, Array] = {}
+        self._numbers: dict[str, FloatArray] = {}
 
     def __len__(self) -> int:
         return len(self.table)
@@ -61,9 +65,23 @@ class ReadTable:
         """Return a column as the table has it."""
         return self.table[self._labels[name]]
 
-    def keep(self, raw: Iterable[tuple[str, Array]]) -> None:
-        """Keep raw values of columns by name, so that nobody reads them again."""
-        self._raw.update(raw)
+    def keep(self, name: str, raw: Array, numbers: FloatArray | None) -> None:
+        """Keep the raw values of a column, and the numbers that they are, so that nobody reads them again."""
+        self._raw[name] = raw
+        if numbers is not None:
+            self._numbers[name] = numbers
+
+    def numbers(self, name: str, kind: Any) -> Array:
+        """Return a column as numbers of a format for a model; missing ones are NaN.
+
+        Raises:
+            DataError: If it holds something else.
+        """
+        known = self._numbers.get(name)
+        if known is None or np.dtype(kind).kind != "f":
+            return as_numbers(name, self[name], kind)
+        with np.errstate(over="ignore"):
+            return known.astype(kind)
 
     def wrong(self) -> dict[int, list[str]]:
         """Return the rows that cannot be served, by number from 0 on, each with what is wrong with it, in words."""
@@ -84,15 +102,32 @@ class Reader:
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self._names = [item.name for item in spec.inputs]
+        self._ends = {kind: spec.ends(np.dtype(kind)) for kind in (np.float32, np.float64)}
         self._dates = frozenset(item.name for item in spec.inputs if item.dates)
         self._readers: list[_NumberReader | _CategoryReader] = [
             _CategoryReader(item, place) if isinstance(item, Categorical) else _NumberReader(item, place.start)
             for item, place in spec.input_slices
         ]
 
-    def opened(self, table: Any) -> ReadTable:
-        """Return a table of which nothing was read yet, or one that was opened before."""
-        return table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+    def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
+        """Return a table of which nothing was read yet but `encoded` inputs, or one that was opened before."""
+        rows = table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
+        if encoded is not None:
+            rows.encoded, rows.is_encoded = encoded, True
+        return rows
+
+    def moved(self, rows: ReadTable, encoded: FloatArray) -> ReadTable:
+        """Return rows at other inputs (n, d); further columns of the table stay."""
+        import pandas as pd
+
+        columns = {name: rows[name] for name in rows.columns or ()}
+        for item, place in self.spec.input_slices:
+            part = encoded[:, place]
+            if isinstance(item, Categorical):
+                columns[item.name] = np.asarray(item.categories, dtype=object)[part.argmax(axis=1)]
+            else:
+                columns[item.name] = part[:, 0]
+        return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 
     def read(self, table: Any) -> ReadTable:
         """Return the rows of a table.
@@ -101,6 +136,8 @@ class Reader:
             DataError: If columns are missing, values are not numbers, categories are unknown or values are missing, or
                 if a whole number would be rounded.
         """
+        if isinstance(table, ReadTable) and table.is_encoded:
+            return table
         rows = self.examine(table)
         if rows.faults:
             raise DataError(rows.faults[0].message)
@@ -114,19 +151,29 @@ class Reader:
         """
         rows = self.opened(table)
         columns = self._columns(rows)
-        read = [reader.read(column) for reader, column in zip(self._readers, columns, strict=True)]
-        if rows.columns is not None:
-            rows.keep(zip(self._names, (found.raw for found in read), strict=True))
+        read = []
+        for reader, column in zip(self._readers, columns, strict=True):
+            found = reader.read(column)
+            read.append(found)
+            if rows.columns is not None:
+                whole = isinstance(reader, _NumberReader) and not found.faults
+                rows.keep(reader.name, found.raw, found.part if whole else None)
         self._put_together(rows, read)
         return rows
+
+    def is_inside(self, rows: ReadTable) -> bool:
+        """Whether all rows lie in the domain."""
+        lower, upper = self._ends[rows.encoded.dtype.type]
+        return bool(((rows.encoded >= lower) & (rows.encoded <= upper)).all())
 
     def missing_counts(self, table: Any) -> dict[str, int]:
         """Return in how many rows each input that has a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
-        encoded = self.spec.one_hot and getattr(table, "shape", (0,))[1:] == (len(self.spec.columns),)
-        if not filled or (encoded and column_names(table) is None):  # encoded rows have their stand-ins
+        given = table.table if isinstance(table, ReadTable) else table
+        encoded = self.spec.one_hot and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
+        if not filled or (encoded and column_names(given) is None):  # encoded rows have their stand-ins
             return dict.fromkeys(filled, 0)
-        missing = (table if isinstance(table, ReadTable) else self.examine(table)).missing
+        missing = (table if isinstance(table, ReadTable) and table.is_examined else self.examine(given)).missing
         return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
 
     def read_encoded(self, array: Any) -> FloatArray:
@@ -155,7 +202,7 @@ class Reader:
         names = self._names
         if rows.columns is not None:
             require_names(rows.columns, names, "the inputs of the rules")
-            return [rows.column(name) for name in names]
+            return list(map(rows.column, names))
         array = raw_values(rows.table)
         if array.ndim != 2 or array.shape[1] != len(names):
             raise DataError(
@@ -169,15 +216,17 @@ class Reader:
         encoded = np.empty((len(read[0].part), len(self.spec.columns)), dtype=_common_format(read))
         for reader, found in zip(self._readers, read, strict=True):
             encoded[:, reader.place] = found.part
-        gaps = bool(np.isnan(encoded).any())
+        gaps, missing, faults = bool(np.isnan(encoded).any()), dict[str, Mask](), list[Fault]()
         for reader, found in zip(self._readers, read, strict=True):
             if gaps:
-                reader.fill(encoded, rows.missing, found.faults)
+                reader.fill(encoded, missing, found.faults)
             if reader.is_whole and found.part.dtype.kind == "f":
                 reader.look_for_fractions(encoded, found.faults)
             if isinstance(reader, _NumberReader) and reader.step is not None:
                 reader.read_steps(encoded, found.part, found.faults)
-        rows.encoded, rows.faults = encoded, tuple(chain.from_iterable(found.faults for found in read))
+            faults += found.faults
+        rows.encoded, rows.missing, rows.faults = encoded, missing, tuple(faults)
+        rows.is_encoded = rows.is_examined = True
 
 
 def encode_inputs(spec: Specification, table: Any) -> FloatArray:
@@ -214,11 +263,12 @@ class _Read(NamedTuple):
 
 def _common_format(read: list[_Read]) -> type[np.floating[Any]]:
     """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
-    doubles = [found for found in read if found.part.dtype != np.float32]
-    if not doubles:
+    formats = {found.part.dtype for found in read}
+    if formats == {np.dtype(np.float32)}:
         return np.float32
-    if not any(found.raw.dtype == np.float32 for found in read):
+    if np.dtype(np.float32) not in {found.raw.dtype for found in read}:
         return np.float64
+    doubles = [found for found in read if found.part.dtype != np.float32]
     fits = all(found.raw.dtype.kind in "iub" and (np.abs(found.part) <= WHOLE_FLOAT32).all() for found in doubles)
     return np.float32 if fits else np.float64
 

@@ -68,6 +68,12 @@ def _home(rows: Any) -> str:
 def _frame(columns: Mapping[Any, Any]) -> Any:
     import pandas as pd
 
+    labels = [values.index for values in columns.values() if isinstance(values, pd.Series)]
+    if not all(own.equals(labels[0]) for own in labels):
+        raise DataError(
+            "Expected a dict of columns whose rows are in one order. Got pandas columns with different indexes, by "
+            "which pandas would sort and fill rows. Pass their values (column.to_numpy()), or a DataFrame."
+        )
     made = {}
     for name, values in columns.items():
         listed = isinstance(values, list | tuple)
@@ -77,7 +83,11 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
-    except (ValueError, OverflowError) as error:
+    except OverflowError:  # by some versions of pandas; others leave it to those who read the numbers
+        raise DataError(
+            "Expected numbers that floats hold. Got a whole number that is too large for a float."
+        ) from None
+    except ValueError as error:
         raise DataError(
             "Expected a dict of columns that are equally long, or a list with a dict for each row. Got a dict that is "
             f"no table ({error})."
@@ -92,7 +102,7 @@ def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
 def column_names(table: Any) -> list[str] | None:
     """Return the column names of a table of `as_table`, or None for plain arrays."""
     columns = None if type(table).__name__ == "LazyFrame" else getattr(table, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
+    return None if columns is None else list(map(str, columns))
 
 
 def column_of(table: Any, name: str) -> Any:
@@ -130,6 +140,8 @@ def require_columns(table: Any, wanted: list[str], what: str = "the inputs and o
 
 def require_names(names: list[str], wanted: list[str], what: str) -> None:
     """Raise DataError if columns are not among names, or several times; `what` says whose columns they are."""
+    if len(set(names)) == len(names) and set(names).issuperset(wanted):
+        return
     require_distinct([name for name in names if name in wanted])
     missing = [name for name in wanted if name not in names]
     if not missing:

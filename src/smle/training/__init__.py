@@ -1,13 +1,13 @@
 """Training: enforcement of the rules during training, the loop, checkpoints."""
 
-import smle.nn  # noqa: F401  # first: where torch is missing it says what to install
-from smle.training.adversarial import Adversarial
+import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
+from smle.heads.box.training.adversarial import Adversarial
+from smle.heads.box.training.enforcement import PDCG, Enforcement
+from smle.heads.box.training.refit import RefitResult, refit_network
 from smle.training.batches import split_rows
-from smle.training.enforcement import PDCG, Enforcement
 from smle.training.loop import train
 from smle.training.losses import quantile_loss
 from smle.training.options import EpochInfo, History, TrainingOptions
-from smle.training.refit import RefitResult, refit_network
 
 __all__ = [
     "PDCG",

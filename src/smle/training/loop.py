@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from smle.errors import NotCertifiedError, TrainingError
-from smle.nn.box_network import BoxNetwork
-from smle.nn.network import SafeNetwork
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.training.enforcement import Enforcement, enforcement_of
+from smle.networks.safe_network import SafeNetwork
 from smle.training.batches import Batch, Batches, Inputs, Loader, Rows, batches_of, split_rows
 from smle.training.checkpoints import Checkpoint, load_optimizer, optimizer_state, read_checkpoint, write_checkpoint
 from smle.training.distributed import Group
-from smle.training.enforcement import Enforcement, enforcement_of
 from smle.training.losses import loss_of
 from smle.training.options import Callback, EpochInfo, History, Loss, TrainingOptions
 from smle.training.progress import Bar

@@ -24,8 +24,8 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        visible = sys.stderr.isatty() if shown is None else shown
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=not visible, transient=True)
+        self._is_shown = sys.stderr.isatty() if shown is None else shown
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=not self._is_shown, transient=True)
         self._title, self._final = title, final
         self._task = self._progress.add_task(title, total=total, numbers="")
 
@@ -34,7 +34,8 @@ class Bar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        if self._is_shown:  # to stop one that was not shown writes an empty line in some versions of rich
+            self._progress.stop()
 
     def show(self, history: History) -> None:
         """Show the last epoch."""

@@ -1,7 +1,6 @@
 """Real violations: inputs at which rules are most likely to break, and a search among them that is judged exactly."""
 
 from smle.violations.points import hard_points
-from smle.violations.replay import replayed
 from smle.violations.search import Broken, Subject, excess_of, hunt
 
-__all__ = ["Broken", "Subject", "excess_of", "hard_points", "hunt", "replayed"]
+__all__ = ["Broken", "Subject", "excess_of", "hard_points", "hunt"]

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import Domain, Region, RegionMaximum, regions_of
+from smle.regions.cells import regions_of
+from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Row, Specification
 
 __all__ = [

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from smle.guarantees import active, broken, meant, regions_of
+from smle.regions.cells import regions_of
 from smle.rules import CNF, ClauseArrays, NumericInput, Specification
+from smle.rules.membership import active, broken, meant
 from smle.violations.points import (
     border_points,
     corner_points,

@@ -74,7 +74,7 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
         asserted(graph, interface, stated["head"], rest),
         interface,
         domain_text(spec, "float32"),
-        assumptions(interface),
+        assumptions(interface, stated["head"]),
     )
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
@@ -103,14 +103,14 @@ def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -
     return result
 
 
-def assumptions(interface: Interface) -> list[str]:
+def assumptions(interface: Interface, head: str) -> list[str]:
     """Say what is assumed. Without `in_domain` the graph does not know of whole numbers and of blank texts."""
     filled = [
         (item.name, f"{struct.unpack('<f', item.fill)[0]:g}") for item in interface.inputs if item.fill is not None
     ]
     blank = [(item.name, item.categories[item.default]) for item in interface.inputs if item.blank]
     whole = [item.name for item in interface.inputs if item.whole] if interface.monitored else None
-    return assumptions_text(whole, [*filled, *blank])
+    return assumptions_text(whole, [*filled, *blank], head)
 
 
 def decoded(text: Any, what: str) -> bytes:

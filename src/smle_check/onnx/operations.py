@@ -75,6 +75,10 @@ class Printer:
         """Features in float64."""
         self.values[op.out] = Value(self.widened(), self.across)
 
+    def on_steps(self) -> str | None:
+        """Return which rows have inputs on their steps (batch,); None: the head knows none."""
+        return None
+
     def widened(self) -> str:
         """Return clamped features in float64."""
         p = self.program

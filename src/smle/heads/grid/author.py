@@ -15,10 +15,11 @@ import smle_check
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.guarantees import point_text, quoted, regions_of
 from smle.heads.grid.reduction import NotSolved, reduce
 from smle.heads.grid.safe import SafeSearch, feasible, find_safe
+from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
+from smle.rules.phrases import point_text, quoted
 from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import GridLeaf, check_tensors, comparison_of, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
+from smle.heads.contract import AsksOnce
 from smle_check.heads.grid import listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 
@@ -29,7 +30,7 @@ _FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TINY = float(SMALLEST_INPUT)
 
 
-class GridProgram:
+class GridProgram(AsksOnce):
     """Serves answers in whole numbers of steps that obey the rules: (inputs, answers) -> answers, in float32."""
 
     def __init__(self, certificate: Certificate) -> None:
@@ -64,6 +65,11 @@ class GridProgram:
         sloped = bool(tensors["safe.slope"].any()) or self._tree is not None
         self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
         self._reads_later = self._reads or sloped
+
+    @property
+    def width(self) -> int:
+        """How many answers it reads of a row."""
+        return self._shape[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GridProgram, (self.certificate,)

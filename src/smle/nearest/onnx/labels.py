@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from smle.nearest.label_diagrams import DEAD, Diagram, diagram_of
 from smle.nearest.label_search import DIGITS, SPLIT, LabelSearch, most_of
-from smle.nearest.labels import NEVER, Labels
+from smle.nearest.labels import NEVER, LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
@@ -30,7 +30,7 @@ _TIES = 50  # labels of a set, whose order is one number
 _MOST_LABELS = 1_000  # of implications that are printed as a diagram
 
 
-def label_points(w: Writer, labels: Labels, given: str, gates: Gates) -> Callable[[str], str]:
+def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> Callable[[str], str]:
     """Return what puts the likeliest allowed set of labels, if it is found, into answers."""
     on, k = gates.on() if len(labels.switches) else None, len(labels.outputs)
     logits = w.rows(given, labels.outputs.tolist())
@@ -48,7 +48,7 @@ def label_points(w: Writer, labels: Labels, given: str, gates: Gates) -> Callabl
     return w.placed(labels.outputs, w.add("Where", [turned, up, down]))
 
 
-def _listed(labels: Labels) -> Array | None:
+def _listed(labels: LabelBlock) -> Array | None:
     """Return sets (P, k) among which the nearest allowed one always is; None: they are too many."""
     k = len(labels.outputs)
     if k <= _ALL_LABELS:
@@ -60,7 +60,7 @@ def _listed(labels: Labels) -> Array | None:
     return None if diagram is None else diagram.sets(_ALL_SETS)
 
 
-def _best_of(w: Writer, logits: str, labels: Labels, sets: Array, on: str | None) -> str:
+def _best_of(w: Writer, logits: str, labels: LabelBlock, sets: Array, on: str | None) -> str:
     """Return the likeliest of some sets (P, k) that breaks no part of the rules that is on (None: all): (k, rows)."""
     both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in labels.pairs]
     broken = np.zeros((len(sets), len(labels.parts)), dtype=np.float32)
@@ -85,7 +85,7 @@ def _best_of(w: Writer, logits: str, labels: Labels, sets: Array, on: str | None
     return w.add("Transpose", [w.add("Gather", [w.constant(sets), best], axis=0)], perm=[1, 0])
 
 
-def _ties(labels: Labels) -> tuple[Array, Array]:
+def _ties(labels: LabelBlock) -> tuple[Array, Array]:
     """Return what decides between sets that cost the same, as in `Labels`: weights of labels that are turned, or on."""
     k = len(labels.outputs)
     turning, having = np.zeros(k), np.zeros(k)
@@ -113,7 +113,7 @@ def _states(w: Writer, logits: str, k: int) -> tuple[str, str]:
     return on, w.add("Where", [large, coarse, fine])
 
 
-def _switched(w: Writer, logits: str, labels: Labels, diagram: Diagram, on: str) -> str:
+def _switched(w: Writer, logits: str, labels: LabelBlock, diagram: Diagram, on: str) -> str:
     """Return sets (k, rows) where some rules may be off."""
     states, prices = _states(w, logits, len(labels.outputs))
     binds = w.add("Greater", [w.rows(on, labels.switches.tolist()), w.constant(np.float32(0.5))])

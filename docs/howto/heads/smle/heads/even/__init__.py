@@ -1,0 +1,1 @@
+"""Even whole numbers between constant limits."""

@@ -1,0 +1,1 @@
+"""The largest answer over three neighbouring values of one input."""

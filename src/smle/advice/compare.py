@@ -1,0 +1,233 @@
+"""Two versions of a rules file: is the new one stricter, weaker, equal, or neither? Exact, with witnesses.
+
+A specification forbids an output y for a row of inputs if the row is in its domain and some rule that is active there
+is broken by y. The domain: values in the ranges, whole numbers where `integer` says so, missing values only where a
+stand-in is stated, which is then what the rules see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from smle.advice.compare_search import Difference, forbidden_by_first_only
+from smle.errors import RuleError
+from smle.regions.decide import columns_of, is_integer
+from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
+from smle.rules.phrases import number_json, number_text, value_text
+
+__all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
+
+_SHOWN = 5  # differences between files that a message names
+
+
+@dataclass(frozen=True)
+class RuleChange:
+    """An input that the versions read differently.
+
+    * `what` is "integer": `old` and `new` say whether only whole numbers are taken.
+    * `what` is "missing": `old` and `new` are what stands in for a missing value, None if it is refused.
+    """
+
+    input: str
+    what: str
+    old: bool | Fraction | str | None
+    new: bool | Fraction | str | None
+
+    def __str__(self) -> str:
+        if self.what == "integer":
+            after, before = ("whole numbers only" if value else "any number" for value in (self.new, self.old))
+            return f"input '{self.input}' takes {after} (before: {before})"
+        after, before = ("refused" if v is None else f"read as {_value_text(v)}" for v in (self.new, self.old))
+        return f"a missing value of input '{self.input}' is {after} (before: {before})"
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data; exact numbers are given as text."""
+        old, new = (str(v) if isinstance(v, Fraction) else v for v in (self.old, self.new))
+        return {"input": self.input, "what": self.what, "old": old, "new": new}
+
+
+class Said(NamedTuple):
+    """Something said about a rule (None: about all of them): what, before and now; None: nothing."""
+
+    rule: str | None
+    what: str
+    old: str | None
+    new: str | None
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        whose = "the file" if self.rule is None else f"rule '{self.rule}'"
+        now, before = ("nothing" if value is None else f"'{value}'" for value in (self.new, self.old))
+        return f"{self.what} of {whose}: {now} (before: {before})"
+
+
+@dataclass(frozen=True)
+class RulesComparison:
+    """How a new specification relates to an old one.
+
+    * `verdict`: "equal", "stricter", "weaker", "neither", or "unknown" if a search was cut off.
+    * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
+    * `changes`: inputs that are read differently. The verdict takes them into account.
+    * `said`: what is said about rules, or about all of them, differently. It has no part in the verdict.
+    """
+
+    verdict: str
+    newly_forbidden: Difference | None
+    newly_allowed: Difference | None
+    changes: tuple[RuleChange, ...]
+    spec: Specification
+    said: tuple[Said, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data; exact numbers are given as text, missing values are null."""
+        return {
+            "verdict": self.verdict,
+            "newly_forbidden": self._json(self.newly_forbidden),
+            "newly_allowed": self._json(self.newly_allowed),
+            "changes": [change.to_json() for change in self.changes],
+            "about": [said._asdict() for said in self.said],
+        }
+
+    def _json(self, difference: Difference | None) -> dict[str, object] | None:
+        if difference is None:
+            return None
+        inputs: dict[str, object] = {}
+        for item, columns in columns_of(self.spec):
+            for i in columns:
+                gone = item.name in difference.missing
+                inputs[self.spec.columns[i]] = None if gone else number_json(difference.x[i])
+        outputs = {name: number_json(value) for name, value in zip(self.spec.targets, difference.y, strict=True)}
+        return {"rule": difference.rule, "inputs": inputs, "outputs": outputs}
+
+    def table(self) -> str:
+        """Return the comparison as sentences."""
+        heads = {
+            "equal": "The rules are equal: they forbid the same pairs of inputs and outputs.",
+            "stricter": "The new rules are stricter: they forbid all that the old ones forbid, and more.",
+            "weaker": "The new rules are weaker: they allow all that the old ones allow, and more.",
+            "neither": "Neither: each version forbids something that the other allows.",
+            "unknown": "Not decided: the comparison was cut off.",
+        }
+        lines = [heads[self.verdict], *(f"  changed: {change}" for change in self.changes)]
+        for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
+            if item is not None:
+                lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
+        lines += [f"  said otherwise: {said.text}" for said in self.said]
+        return "\n".join(lines)
+
+    def _inputs(self, difference: Difference) -> str:
+        parts = []
+        for item, columns in columns_of(self.spec):
+            if item.name in difference.missing:
+                value = "missing"
+            elif isinstance(item, Categorical):
+                value = next(c for c, i in zip(item.categories, columns, strict=True) if difference.x[i] == 1)
+            else:
+                value = value_text(item, difference.x[columns[0]])
+            parts.append(f"{item.name}={value}")
+        return ", ".join(parts)
+
+    def _outputs(self, difference: Difference) -> str:
+        names: list[str] = []
+        for item in self.spec.outputs:
+            names += [f"score({item.name}, {o})" for o in item.options] if isinstance(item, Choice) else [item.name]
+        return ", ".join(f"{name}={number_text(value)}" for name, value in zip(names, difference.y, strict=True))
+
+
+def compare(old: Specification, new: Specification) -> RulesComparison:
+    """Compare two specifications over the same inputs and outputs.
+
+    Raises:
+        RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick:
+            equal numbers would not mean the same.
+    """
+    obstacles = _obstacles(old, new)
+    if obstacles:
+        rest = len(obstacles) - _SHOWN
+        listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
+        raise RuleError(
+            f"Expected two rules files with the same inputs and outputs. They differ: {listed}. "
+            "The same number would mean different things in them. Compare files that state the same names and kinds."
+        )
+    allowed, gave_up = forbidden_by_first_only(old, new)
+    forbidden, gave_up_too = forbidden_by_first_only(new, old)
+    if allowed and forbidden:
+        verdict = "neither"
+    elif (allowed is None and gave_up) or (forbidden is None and gave_up_too):
+        verdict = "unknown"
+    elif forbidden:
+        verdict = "stricter"
+    else:
+        verdict = "weaker" if allowed else "equal"
+    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
+
+
+def _obstacles(old: Specification, new: Specification) -> list[str]:
+    """Return in words why the same numbers do not mean the same in two files."""
+    found: list[str] = []
+    for what, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
+        first, second = ({item.name: item for item in items} for items in (before, after))
+        for name in dict.fromkeys([*first, *second]):
+            if name not in first or name not in second:
+                found.append(f"{what} '{name}' is in the {'old' if name in first else 'new'} file only")
+            else:
+                found += _obstacle(first[name], second[name])
+        if not found and list(first) != list(second):
+            found.append(f"the order of the {what}s")
+    return found
+
+
+def _obstacle(
+    old: NumericInput | Categorical | Number | Label | Choice, new: NumericInput | Categorical | Number | Label | Choice
+) -> Iterator[str]:
+    kinds = {NumericInput: "a number", Categorical: "a category", Number: "a number", Label: "a label"}
+    before, after = (
+        "a date" if isinstance(item, NumericInput) and item.dates else kinds.get(type(item), "a choice")
+        for item in (old, new)
+    )
+    if before != after:
+        yield f"'{old.name}' is {before} in the old file and {after} in the new one"
+    for word, members in (("categories", Categorical), ("options", Choice)):
+        if isinstance(old, members) and isinstance(new, members):
+            first, second = _members(old), _members(new)
+            if first != second:
+                names = ", ".join(sorted({*first} ^ {*second})) or "their order"
+                yield f"the {word} of '{old.name}' differ in {names}"
+    if isinstance(old, Choice) and isinstance(new, Choice) and old.pick != new.pick:
+        ends = {"max": "largest", "min": "smallest"}
+        yield f"'{old.name}' picks the {ends[old.pick]} score in the old file and the {ends[new.pick]} in the new one"
+
+
+def _members(item: Categorical | Choice) -> tuple[str, ...]:
+    return item.categories if isinstance(item, Categorical) else item.options
+
+
+def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
+    for before, after in zip(old.inputs, new.inputs, strict=True):
+        if is_integer(before) != is_integer(after):
+            yield RuleChange(before.name, "integer", is_integer(before), is_integer(after))
+        if before.missing != after.missing:
+            old_value, new_value = (
+                date_text(item.missing) if isinstance(item, NumericInput) and item.dates and item.missing is not None
+                else item.missing
+                for item in (before, after)
+            )  # fmt: skip
+            yield RuleChange(before.name, "missing", old_value, new_value)
+
+
+def _said(old: Specification, new: Specification) -> Iterator[Said]:
+    """Yield what is said otherwise: about all rules, then about each that both files have, or one of them."""
+    before, after = ({None: spec.about, **{rule.name: rule.about for rule in spec.rules}} for spec in (old, new))
+    for name in dict.fromkeys([*before, *after]):
+        one, two = dict(before.get(name, NOTHING)), dict(after.get(name, NOTHING))
+        for what in ABOUT:
+            if one.get(what) != two.get(what):
+                yield Said(name, what, one.get(what), two.get(what))
+
+
+def _value_text(value: bool | Fraction | str) -> str:
+    return number_text(value) if isinstance(value, Fraction) else f"'{value}'"

@@ -1,0 +1,283 @@
+"""The search behind comparisons of rules: what does one specification forbid that another allows?
+
+Inputs and outputs are the same in both; ranges, whole numbers, stand-ins for missing values and rules may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, combinations, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.regions.consistency import rule_clauses
+from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness, columns_of, is_integer
+from smle.rules import Categorical, Linear, Polytope, Rule, Specification
+
+__all__ = ["Difference", "forbidden_by_first_only"]
+
+ONE = Fraction(1)
+_GAPS = 64  # sets of missing inputs that are gone through
+_STEPS = 200  # whole numbers that a search for a fraction may run into
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row and an output that one specification forbids by `rule` and the other allows.
+
+    `x` is the row as the one that forbids reads it; inputs in `missing` have no value in the row.
+    """
+
+    rule: str
+    x: tuple[Fraction, ...]
+    y: tuple[Fraction, ...]
+    missing: tuple[str, ...] = ()
+
+
+def _in_domain(spec: Specification, x: tuple[Fraction, ...]) -> bool:
+    whole = all(x[i].denominator == 1 for item, columns in columns_of(spec) if is_integer(item) for i in columns)
+    return whole and all(lo <= v <= hi for lo, v, hi in zip(spec.lower, x, spec.upper, strict=True))
+
+
+def forbidden_by_first_only(first: Specification, second: Specification) -> tuple[Difference | None, bool]:
+    """Return what the first forbids and the second allows, and whether a search was cut off."""
+    decider = Decider(first)
+    gaps, cut_off = _gaps(first, second)
+    for gap in gaps:
+        found, gave_up = _Search(decider, second, gap).run()
+        cut_off |= gave_up
+        if found is not None:
+            return found, cut_off
+    return None, cut_off
+
+
+def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[str]], bool]:
+    """Return the sets of missing inputs to look at, and whether some were left out.
+
+    An input that both read alike is as if its stand-in had been given, and where the first refuses a row it forbids
+    nothing. Where the second refuses one, one missing input stands for all rows with it: others only add equations.
+    """
+    differing = [(a, b) for a, b in zip(first.inputs, second.inputs, strict=True) if a.missing != b.missing]
+    refused = [a.name for a, b in differing if a.missing is not None and b.missing is None]
+    read = [a.name for a, b in differing if a.missing is not None and b.missing is not None]
+    subsets = chain.from_iterable(combinations(read, size) for size in range(len(read) + 1))
+    gaps = [frozenset(names) for names in islice(subsets, _GAPS)] + [frozenset({name}) for name in refused]
+    return gaps, 2 ** len(read) > _GAPS
+
+
+def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] | None:
+    """Return the values of the columns of missing inputs; None if one of them is refused."""
+    values: dict[int, Fraction] = {}
+    for item, columns in columns_of(spec):
+        if item.name in gap:
+            if item.missing is None:
+                return None
+            if isinstance(item, Categorical):
+                values |= {i: Fraction(c == item.missing) for c, i in zip(item.categories, columns, strict=True)}
+            else:
+                values[columns[0]] = item.missing
+    return values
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """A way in which the second specification allows a pair.
+
+    Its rules hold (`stated`), the row is outside of a range (`units`), or column `fraction` is not a whole number.
+    """
+
+    units: tuple[HalfSpace, ...] = ()
+    clauses: tuple[OneOf, ...] = ()
+    pairs: tuple[tuple[npt.NDArray[np.int32], int], ...] = ()
+    fraction: int | None = None
+    stated: bool = False
+
+
+class _Search:
+    """Looks for what the first specification forbids and the second allows, where the inputs of a gap are missing.
+
+    The variables are a row as the first reads it; in statements of the second, its own stand-ins are put in.
+    """
+
+    def __init__(self, decider: Decider, second: Specification, gap: frozenset[str]) -> None:
+        self.decider, self.first, self.second, self.gap = decider, decider.spec, second, gap
+        here = _stand_ins(self.first, gap)
+        assert here is not None
+        self.here, self.there = here, _stand_ins(second, gap)
+        self.pinned = [HalfSpace(((i, sign),), sign * v) for i, v in here.items() for sign in (ONE, -ONE)]
+        self.ends = [row for i in range(decider.d) if i not in here for row in self._ends_within(i)]
+        self.whole = [
+            columns[0]
+            for (a, columns), (b, _) in zip(columns_of(self.first), columns_of(second), strict=True)
+            if is_integer(b) and not is_integer(a) and b.name not in gap
+        ]
+        self.covered = self.there is not None and not self.ends and not self.whole
+        self.shared = {
+            (region, clause) for rule in second.rules for region in rule.regions for clause in rule.requirement.clauses
+        }
+
+    def _ends_within(self, i: int) -> Iterator[HalfSpace]:
+        """Yield the ends of the second's range that cut into the first's."""
+        for sign, end, own in (
+            (ONE, self.second.upper[i], self.first.upper[i]),
+            (-ONE, -self.second.lower[i], -self.first.lower[i]),
+        ):
+            if own > end:
+                yield HalfSpace(((i, sign),), end)
+
+    def run(self) -> tuple[Difference | None, bool]:
+        """Return a difference, and whether a search was cut off."""
+        alternatives = list(self._alternatives())
+        cut_off = False
+        for rule in self.first.rules:
+            for way in self._ways(rule):
+                for allowed in alternatives:
+                    try:
+                        found = self._pair([*self.pinned, *way, *allowed.units], allowed)
+                    except Undecided:
+                        cut_off = True
+                        continue
+                    if found is not None:
+                        return Difference(rule.name, found.x, found.y, tuple(sorted(self.gap))), cut_off
+        return None, cut_off
+
+    def _pair(self, units: list[HalfSpace], allowed: _Allowed) -> Witness | None:
+        """Return a pair that is a difference by definition, or None with a proof that this way leads to none.
+
+        Statements leave out many exclusions that are bound to a region; those that a pair breaks are added as needed.
+
+        Raises:
+            Undecided: If the search took too long.
+        """
+        if allowed.fraction is not None:
+            found = self._fraction(units, allowed.fraction)
+        else:
+            clauses = list(allowed.clauses)
+            for _ in range(_STEPS):
+                found = self.decider.find(units, clauses, pairs=allowed.pairs)
+                broken = list(self._broken_exclusions(found)) if found is not None and allowed.stated else []
+                if not broken:
+                    break
+                clauses += broken
+        if found is not None and not self._is_difference(found):
+            raise Undecided
+        return found
+
+    def _broken_exclusions(self, found: Witness) -> Iterator[OneOf]:
+        """Yield exclusions of the second specification that a pair breaks, one of each region."""
+        x, on = self._seen(found), np.array([v >= 0 for v in found.y])
+        for rule in self.second.rules:
+            pairs = rule.requirement.exclusions
+            bad = np.flatnonzero(on[pairs].all(axis=1))
+            for region in rule.regions:
+                if len(bad) and region.contains(x):
+                    outside = tuple(row.negated() for row in self.decider.rows(region))
+                    off = (
+                        HalfSpace(((self.decider.d + int(k), ONE),), Fraction(0), strict=True) for k in pairs[bad[0]]
+                    )
+                    yield self._as_read(OneOf((*outside, *off)))
+
+    def _seen(self, found: Witness) -> tuple[Fraction, ...]:
+        """Return the row as the second specification reads it."""
+        return tuple((self.there or {}).get(i, v) for i, v in enumerate(found.x))
+
+    def _is_difference(self, found: Witness) -> bool:
+        """Check a witness by the definition of "forbids"."""
+        if not (_in_domain(self.first, found.x) and self.first.violated(found.x, found.y)):
+            return False
+        if self.there is None:
+            return True
+        x = self._seen(found)
+        return not (_in_domain(self.second, x) and self.second.violated(x, found.y))
+
+    def _fraction(self, units: list[HalfSpace], i: int) -> Witness | None:
+        """Return a pair whose input column i is not a whole number, or None if there is none."""
+        stack = [units]
+        for _ in range(_STEPS):
+            if not stack:
+                return None
+            rows = stack.pop()
+            found = self.decider.find(rows)
+            if found is None:
+                continue
+            if found.x[i].denominator != 1:
+                return found
+            for sign in (ONE, -ONE):  # the open unit intervals on both sides, then what lies beyond them
+                at = sign * found.x[i]
+                near = [HalfSpace(((i, sign),), at, strict=True), HalfSpace(((i, -sign),), ONE - at, strict=True)]
+                between = self.decider.find([*rows, *near])
+                if between is not None:
+                    return between
+                stack.append([*rows, HalfSpace(((i, sign),), at - 1)])
+        raise Undecided
+
+    def _ways(self, rule: Rule) -> Iterator[list[HalfSpace]]:
+        """Yield the ways to break a rule; what the second specification states literally is skipped."""
+        for region in rule.regions:
+            rows = self.decider.rows(region)
+            same = self.covered and not any(self._touches(row.form) for row in rows)
+            for clause in rule.requirement.clauses:
+                own = same and not any(self._touches(literal.inputs) for literal in clause.literals)
+                if not (own and (region, clause) in self.shared):
+                    yield [*rows, *(option.negated() for option in self.decider.clause(clause).options)]
+            pairs = rule.requirement.exclusions
+            if self.covered and len(pairs):
+                m = self.decider.m
+                known = [
+                    other.requirement.exclusions
+                    for other in self.second.rules
+                    if len(other.requirement.exclusions) and any(self._within(rows, r) for r in other.regions)
+                ]
+                codes = [p[:, 0].astype(np.int64) * m + p[:, 1] for p in known]
+                mine = pairs[:, 0].astype(np.int64) * m + pairs[:, 1]
+                pairs = pairs[~np.isin(mine, np.concatenate(codes) if codes else mine[:0])]
+            for pair in pairs.tolist():
+                yield [*rows, *(HalfSpace(((self.decider.d + k, -ONE),), Fraction(0)) for k in pair)]
+
+    def _within(self, rows: list[HalfSpace], region: Polytope) -> bool:
+        """Whether rows of the first specification are proved to lie in a region of the second."""
+        try:
+            return all(
+                self.decider.find([*self.pinned, *rows, *self._as_read(OneOf((row.negated(),))).options]) is None
+                for row in self.decider.rows(region)
+            )
+        except Undecided:
+            return False
+
+    def _touches(self, form: Linear) -> bool:
+        return any(i in self.here for i, _ in form)
+
+    def _alternatives(self) -> Iterator[_Allowed]:
+        """Yield the ways in which the second specification allows a pair: its rules hold, or x is outside.
+
+        Where it asks for whole numbers, its rules are not asked about fractions: all of them are outside.
+        """
+        if self.there is None:
+            yield _Allowed()
+            return
+        stated = [c for r, rule in enumerate(self.second.rules) for c in rule_clauses(self.decider, rule, r)]
+        pairs = tuple(
+            (rule.requirement.exclusions, r)
+            for r, rule in enumerate(self.second.rules)
+            if len(rule.requirement.exclusions) and any(not region.rows for region in rule.regions)
+        )
+        yield _Allowed(tuple(self.ends), tuple(self._as_read(clause) for clause in stated), pairs, stated=True)
+        for row in self.ends:
+            yield _Allowed((row.negated(),))
+        for i in self.whole:
+            yield _Allowed(fraction=i)
+
+    def _as_read(self, clause: OneOf) -> OneOf:
+        """Return a clause of the second specification with its stand-ins in place of missing inputs."""
+        if not self.there:
+            return clause
+        there = self.there
+        options = []
+        for option in clause.options:
+            known = sum((v * there[i] for i, v in option.form if i in there), Fraction(0))
+            form = tuple((i, v) for i, v in option.form if i not in there)
+            options.append(HalfSpace(form, option.bound - known, option.strict))
+        return OneOf(tuple(options), clause.tag)

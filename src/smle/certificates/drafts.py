@@ -1,0 +1,122 @@
+"""Proofs that are found once: what a head states under the same rules, before numbers of data and files are bound.
+
+Kept in the process, and in the folder that the environment variable SMLE_CACHE names, if it does. Nothing is taken on
+trust: whatever is sealed with data and files passes the exact checker, and a draft from a folder must state the rules
+that were asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+import smle_check
+from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.issue import sealed
+from smle.errors import NotCertifiedError
+from smle.files import replacing
+
+__all__ = ["Draft", "certified"]
+
+_KEPT = 32  # drafts in memory
+_drafts: OrderedDict[str, Draft] = OrderedDict()
+_one_at_a_time = Lock()
+
+
+class Draft(NamedTuple):
+    """What a head states (program, specification, gate, proof), certificate.bin, and the tensors of the head."""
+
+    stated: dict[str, Any]
+    block: bytes
+    tensors: dict[str, smle_check.Tensor]
+
+
+def certified(
+    specification: dict[str, Any],
+    block: bytes,
+    find: Callable[[], Draft],
+    *,
+    own: dict[str, Any],
+    files: dict[str, bytes] | None,
+) -> Certificate:
+    """Return a certificate for rules: a draft that is known or found, with the arrays `own` of this model in it.
+
+    Args:
+        specification: The rules as the certificate states them.
+        block: Their part of certificate.bin.
+        find: Finds the proof; it may raise.
+        own: Arrays by name that no proof depends on, such as units of distances. Those that the draft has are replaced.
+        files: Files to bind, by role.
+
+    Raises:
+        NotCertifiedError: If the checker does not accept what was found.
+    """
+    key = smle_check.sha256(smle_check.canonical(specification) + block)
+    with _one_at_a_time:
+        draft = _drafts.get(key)
+        if draft is not None:
+            _drafts.move_to_end(key)
+    stored = None if draft is not None else _read(key, specification)
+    if stored is not None:
+        try:
+            return _kept(key, stored, own, files)
+        except NotCertifiedError:
+            pass  # an old version, or somebody else's file: the proof is found again
+    if draft is None:
+        draft = find()
+        _write(key, draft)
+    return _kept(key, draft, own, files)
+
+
+def _kept(key: str, draft: Draft, own: dict[str, Any], files: dict[str, bytes] | None) -> Certificate:
+    """Seal a draft, and remember it."""
+    mine = {name: value for name, value in own.items() if name in draft.tensors}
+    certificate = sealed(draft.stated, draft.block, draft.tensors | tensors_of(mine), files or {})
+    with _one_at_a_time:
+        _drafts[key] = draft
+        while len(_drafts) > _KEPT:
+            _drafts.popitem(last=False)
+    return certificate
+
+
+# --- a folder, if asked for
+
+
+def _place(key: str) -> Path | None:
+    folder = os.environ.get("SMLE_CACHE")
+    return Path(folder) / f"{key}.safetensors" if folder else None
+
+
+def _read(key: str, specification: dict[str, Any]) -> Draft | None:
+    """Return the draft in the folder; None: there is none for these rules that can be read."""
+    place = _place(key)
+    if place is None or not place.is_file():
+        return None
+    try:
+        with safe_open(place, framework="numpy") as file:
+            words = file.metadata() or {}
+            tensors = tensors_of({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  # no mapping
+        stated, block = smle_check.read_json(words["stated"].encode(), "draft"), base64.b64decode(words["block"])
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, smle_check.Rejected):
+        return None
+    whole = isinstance(stated, dict) and set(stated) == {"program", "specification", "gate", "proof"}
+    return Draft(stated, block, tensors) if whole and stated["specification"] == specification else None
+
+
+def _write(key: str, draft: Draft) -> None:
+    place = _place(key)
+    if place is None:
+        return
+    words = {"stated": json.dumps(draft.stated), "block": base64.b64encode(draft.block).decode()}
+    data = save(dict(arrays_of(draft.tensors)), metadata=words)
+    with replacing(place) as (fresh,):
+        fresh.write_bytes(data)

@@ -1,0 +1,1 @@
+"""`smle.load`, `verify`, `certify` and `project`: for every kind of model."""

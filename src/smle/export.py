@@ -1,0 +1,24 @@
+"""Deployment: ONNX files with their certificates.
+
+An exported file needs nothing but an ONNX runtime; `smle_check` checks it with the standard library alone. Only
+`write_network` needs torch, and loads it on first use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from smle.graphs.backbone import backbone_model
+from smle.graphs.certified_files import check_onnx, write_onnx
+from smle.graphs.onnx_model import OnnxModel, load_onnx
+
+if TYPE_CHECKING:
+    from smle.networks.onnx import write_network
+
+__all__ = ["OnnxModel", "backbone_model", "check_onnx", "load_onnx", "write_network", "write_onnx"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "write_network":
+        from smle.networks.onnx import write_network
+
+        return write_network
+    raise AttributeError(f"module 'smle.export' has no attribute '{name}'")

@@ -1,0 +1,287 @@
+"""Models in front of a head as pieces of an ONNX graph. Nothing of what they compute is part of the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import ModelFormatError
+from smle.extras import require
+from smle.nearest.onnx.pieces import Backbone
+from smle.serving.stored import require_tables
+from smle.tables.frames import MISSING
+from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input
+
+if TYPE_CHECKING:
+    from smle.storage import ModelRecord
+
+__all__ = ["backbone_model", "layers_of", "mlp_backbone", "onnx_backbone"]
+
+Array = npt.NDArray[Any]
+_PREFIX = "backbone/"
+
+
+def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
+    """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, its scaling folded into them.
+
+    The scaling of the inputs goes into the first layer (unless they come `scaled`), trained constant bounds go into
+    the last.
+
+    Raises:
+        ModelFormatError: If the weights are not those of an MLP.
+    """
+    prefix = "backbone.backbone." if "backbone.rescale.scale" in weights else "backbone."
+    own = {k[len(prefix) :]: v.astype(np.float64) for k, v in weights.items() if k.startswith(prefix)}
+    own = {k: v for k, v in own.items() if not k.startswith("rescale.")}
+    numbers = sorted({int(k.split(".")[0]) for k in own if k.split(".")[0].isdigit()} - {0})
+    expected = {"0.shift", "0.scale"} | {f"{i}.{part}" for i in numbers for part in ("weight", "bias")}
+    if not numbers or numbers != list(range(1, 2 * len(numbers), 2)) or set(own) != expected:
+        raise ModelFormatError(
+            "Expected the weights of an MLP backbone. Export networks with other backbones with write_network."
+        )
+    layers = [(own[f"{i}.weight"], own[f"{i}.bias"]) for i in numbers]
+    if not scaled:
+        W, b = layers[0]
+        layers[0] = W / own["0.scale"], b - W @ (own["0.shift"] / own["0.scale"])
+    if "backbone.rescale.scale" in weights:
+        scale, shift = (weights[f"backbone.rescale.{part}"].astype(np.float64) for part in ("scale", "shift"))
+        W, b = layers[-1]
+        layers[-1] = W * scale[:, None], b * scale + shift
+    return layers
+
+
+def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str = FEATURES) -> Backbone:
+    """Return the MLP of a model file, built by hand: Gemm and Relu. `source`: the value that it reads.
+
+    Raises:
+        ModelFormatError: If the weights are not those of an MLP.
+    """
+    onnx = require("onnx", "ONNX export")
+    layers = layers_of(weights, scaled=scaled)
+    nodes, initializers = [], []
+    for i, (W, b) in enumerate(layers):
+        names = [f"{_PREFIX}{i}/{part}" for part in ("weight", "bias")]
+        initializers += [
+            onnx.numpy_helper.from_array(np.ascontiguousarray(value, dtype=np.float32), name)
+            for name, value in zip(names, (W, b), strict=True)
+        ]
+        last = i == len(layers) - 1
+        output = EMBEDDING if last else f"{_PREFIX}{i}/affine"
+        nodes.append(onnx.helper.make_node("Gemm", [source, *names], [output], transB=1))
+        if not last:
+            source = f"{_PREFIX}{i}/relu"
+            nodes.append(onnx.helper.make_node("Relu", [output], [source]))
+    return Backbone(nodes, initializers)
+
+
+def backbone_model(record: ModelRecord) -> Any:
+    """Return the backbone of a model alone, as an ONNX model `features` -> `embedding`.
+
+    For tools that change backbones (quantization, pruning): what comes out may be given to `write_onnx(...,
+    backbone=...)`, and the certificate stays, because the head is not touched. The inputs are scaled in a step of its
+    own, so that 8 bits for a layer's inputs serve all of them.
+    """
+    onnx = require("onnx", "ONNX export")
+    layers = layers_of(record.weights)
+    part = mlp_backbone(record.weights, scaled=True)
+    prefix = "backbone.backbone.0." if "backbone.rescale.scale" in record.weights else "backbone.0."
+    part.initializers.extend(
+        onnx.numpy_helper.from_array(record.weights[prefix + name].astype(np.float32), name)
+        for name in ("shift", "scale")
+    )
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Sub", ["features", "shift"], ["shifted"]),
+            onnx.helper.make_node("Div", ["shifted", "scale"], [FEATURES]),
+            *part.nodes,
+            onnx.helper.make_node("Identity", [EMBEDDING], ["embedding"]),
+        ],
+        "backbone",
+        [onnx.helper.make_tensor_value_info("features", kind, ["N", layers[0][0].shape[1]])],
+        [onnx.helper.make_tensor_value_info("embedding", kind, ["N", layers[-1][0].shape[0]])],
+        part.initializers,
+    )
+    opset = onnx.helper.make_opsetid("", OPSET)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
+
+
+def onnx_backbone(
+    model: Any, *, features: str | None = "features", columns: Sequence[Input] = (), source: str = FEATURES
+) -> Backbone:
+    """Return a model given as ONNX (or its path) that makes the embedding (batch, n), or the answer (batch, m).
+
+    Args:
+        model: Its first output is taken. Functions are written out, operators of other sets converted.
+        features: The input that is fed with the features (batch, d) of the rules; None: there is none.
+        columns: For a model of tables the inputs of the rules. Its inputs of the same names are fed with these, as they
+            are passed; a missing text, which is empty, becomes `MISSING`. Others are columns of its own. A single input
+            that is wide is fed with the features.
+        source: What is fed in the place of the features.
+
+    Raises:
+        ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
+            the rules have numbers; or, of a model of tables, an input that is no table of any number of rows.
+    """
+    onnx = require("onnx", "ONNX export")
+    if isinstance(model, str | PathLike):
+        model = onnx.load(str(model))
+    elif isinstance(model, bytes):
+        model = onnx.load_from_string(model)
+    model, opsets = _standard(onnx, model)
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    if columns:
+        require_tables([(value.name, _sizes(value)) for value in inputs])
+        features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
+    known = {item.name: item for item in columns if item.name != features}
+    copied = _Copy(onnx)
+    scope = {value.name: value.name for value in inputs}
+    for value in inputs:
+        kind = value.type.tensor_type.elem_type
+        if value.name == features:
+            scope[features] = copied.cast(source, kind, FLOAT)
+        elif value.name in known:
+            scope[value.name] = copied.column(known[value.name], kind)
+    answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
+    if columns:  # the answer of a model, which the head reads as float32
+        copied.nodes.append(onnx.helper.make_node("Cast", [answer], [EMBEDDING], to=FLOAT))
+    elif answer != EMBEDDING:
+        copied.nodes.append(onnx.helper.make_node("Identity", [answer], [EMBEDDING]))
+    own = [value for value in inputs if value.name != features and value.name not in known]
+    return Backbone(copied.nodes, copied.initializers, own, opsets)
+
+
+def _sizes(value: Any) -> list[int | str | None]:
+    """Return the shape of an input; None: a size that has neither a number nor a name."""
+    sizes = value.type.tensor_type.shape.dim
+    return [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in sizes]
+
+
+def _is_wide(value: Any) -> bool:
+    """Whether an input has other than one column."""
+    return _sizes(value)[1] != 1
+
+
+def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
+    """Return a model without functions, of operator sets that the checker reads, and these."""
+    if len(model.functions):
+        model = require("onnx.inliner", "ONNX export").inline_local_functions(model)
+    opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+    used = {node.domain for graph in _graphs(onnx, model.graph) for node in graph.node}
+    used = {"" if domain == "ai.onnx" else domain for domain in used} | {""}
+    if not used <= set(OPSETS) or not len(model.graph.output):
+        raise ModelFormatError(
+            "Expected an ONNX model with an output, of standard operators and those of ai.onnx.ml. Got "
+            f"{len(model.graph.output)} outputs and operators of {', '.join(sorted(used - set(OPSETS))) or 'these'}."
+        )
+    if opsets.get("", 1) not in OPSETS[""]:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:  # converters raise anything
+            raise ModelFormatError(
+                f"This ONNX model of operator set {opsets.get('', 1)} cannot be converted to {OPSET}: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
+        opsets[""] = OPSET
+    return model, {domain: opsets[domain] for domain in OPSETS if domain in used}
+
+
+def _graphs(onnx: Any, graph: Any) -> Iterator[Any]:
+    """Yield a graph and all subgraphs."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(onnx, attribute.g)
+
+
+class _Copy:
+    """Copies of nodes and constants under names that no other part of the graph has."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self.subgraphs = 0
+
+    def graph(self, graph: Any, scope: Mapping[str, str], prefix: str) -> dict[str, str]:
+        """Copy the nodes and constants of a graph; return the new names of all that is known in it."""
+        nodes, initializers, names = self._inside(graph, scope, prefix)
+        self.nodes += nodes
+        self.initializers += initializers
+        return names
+
+    def _inside(self, graph: Any, scope: Mapping[str, str], prefix: str) -> tuple[list[Any], list[Any], dict[str, str]]:
+        if len(graph.sparse_initializer):
+            raise ModelFormatError("Expected an ONNX model without sparse tensors.")
+        names = {**scope, "": ""}
+        initializers, nodes = [], []
+        for tensor in graph.initializer:
+            if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
+                raise ModelFormatError("Expected an ONNX model whose numbers are in the file itself.")
+            stored = self.onnx.TensorProto()
+            stored.CopyFrom(tensor)
+            stored.name = names[tensor.name] = prefix + tensor.name
+            initializers.append(stored)
+        for node in graph.node:
+            copy = self.onnx.NodeProto()
+            copy.CopyFrom(node)
+            del copy.input[:], copy.output[:], copy.metadata_props[:]
+            copy.input.extend(names[name] for name in node.input)
+            copy.domain, copy.doc_string = "" if node.domain == "ai.onnx" else node.domain, ""
+            for attribute in copy.attribute:
+                if attribute.type == self.onnx.AttributeProto.GRAPH:
+                    self._subgraph(attribute, names)
+            names |= {name: prefix + name for name in node.output if name}
+            copy.output.extend(names[name] for name in node.output)
+            nodes.append(copy)
+        return nodes, initializers, names
+
+    def _subgraph(self, attribute: Any, scope: Mapping[str, str]) -> None:
+        self.subgraphs += 1
+        prefix, graph = f"{_PREFIX}graph{self.subgraphs}/", attribute.g
+        own = {value.name: prefix + value.name for value in graph.input}
+        nodes, initializers, names = self._inside(graph, {**scope, **own}, prefix)
+        ends = [[self._value(value, names) for value in values] for values in (graph.input, graph.output)]
+        attribute.g.CopyFrom(self.onnx.helper.make_graph(nodes, graph.name, *ends, initializers))
+
+    def _value(self, value: Any, names: Mapping[str, str]) -> Any:
+        copy = self.onnx.ValueInfoProto()
+        copy.CopyFrom(value)
+        copy.name = names[value.name]
+        return copy
+
+    def column(self, item: Input, kind: int) -> str:
+        """Return an input of the rules as a model reads it, in its element type."""
+        helper, source = self.onnx.helper, item.name
+        if item.categories:
+            base = f"{_PREFIX}column/{item.name}/"
+            blank, missing = (
+                helper.make_tensor(base + n, STRING, [], [t]) for n, t in (("blank", ""), ("nan", MISSING))
+            )
+            self.initializers += [blank, missing]
+            self.nodes += [
+                helper.make_node("Equal", [source, blank.name], [base + "empty"]),
+                helper.make_node("Where", [base + "empty", missing.name, source], [base + "text"]),
+            ]
+            source = base + "text"
+        elif kind == STRING:
+            raise ModelFormatError(
+                f"The model reads '{item.name}' as text, the rules as a number. State its categories in the rules."
+            )
+        return self.cast(source, kind, STRING if item.categories else FLOAT)
+
+    def cast(self, source: str, kind: int, known: int) -> str:
+        """Return a value of a known type in the wanted one."""
+        if kind == known:
+            return source
+        cast = f"{_PREFIX}column/{source}/cast"
+        self.nodes.append(self.onnx.helper.make_node("Cast", [source], [cast], to=kind))
+        return cast

@@ -1,0 +1,266 @@
+"""Fitted estimators to ONNX: scikit-learn and its pipelines, XGBoost, LightGBM. Nothing is pickled.
+
+The graph has one input (rows, 1) for each column that the estimator reads, text or numbers, and one output (rows, m).
+What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its estimator.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smle.errors import ConversionError
+from smle.extras import require
+from smle.graphs.categories import has_categories, with_encoded_categories
+from smle.graphs.converters import mended_converters, register_boosters, unified
+from smle.graphs.network_converter import register_networks
+from smle.nearest.onnx.writer import Writer
+from smle.serving.scores import NumberScores, Scores
+from smle.tables.frames import MISSING, is_text
+from smle_check.onnx.graph import OPSET
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ANSWERS", "conversions"]
+
+Undo = Callable[[Any, str], tuple[list[Any], str]]
+"""From the name of a value to nodes, and the name of what they make of it."""
+_ALL = "columns"  # an input for all of them
+_INSIDE = "estimator/"  # of names that are no columns
+ANSWERS = f"{_INSIDE}answers"
+_ML_OPSET = 3
+_REMEDY = (
+    "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, spec) takes any model, "
+    "but cannot be stored."
+)
+
+
+def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
+    """Yield ONNX models of a fitted estimator, those first that read float32 numbers, then one that reads float64.
+
+    Args:
+        estimator: Anything that skl2onnx or onnxmltools converts.
+        frame: Rows with the columns that it was fitted to, as of `smle.tables.frames.frame_of`.
+        scores: How what it predicts becomes what a head reads.
+
+    Raises:
+        ConversionError: If there is no converter, or it fails.
+        MissingDependencyError: If skl2onnx is not installed.
+    """
+    from sklearn.compose import ColumnTransformer
+
+    _require_scores(estimator, scores)
+    model, undo = _without_target_transform(_readable(estimator))
+    if has_categories(model) or any(map(has_categories, np.ravel(getattr(model, "estimators_", [])))):
+        model = with_encoded_categories(model, frame)
+    _require_no_categories(model)
+    types = require("skl2onnx.common.data_types", "Storing an estimator")
+    for number in (types.FloatTensorType, types.DoubleTensorType):
+        kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
+        inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
+        if len(set(kinds.values())) == 1 and not any(isinstance(part, ColumnTransformer) for part in _parts(model)):
+            inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
+        try:
+            double = number is types.DoubleTensorType
+            graph = _converted(model, inputs, double, classes=not isinstance(scores, NumberScores))
+            yield _finished(graph, list(kinds), scores, undo)
+        except ConversionError:
+            if number is types.FloatTensorType:
+                raise
+
+
+def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
+    skl2onnx = require("skl2onnx", "Storing an estimator")
+    register_boosters(double=double)
+    register_networks()
+    options = {"zipmap": False} if classes else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return skl2onnx.convert_sklearn(
+                model,
+                initial_types=inputs,
+                target_opset={"": OPSET, "ai.onnx.ml": _ML_OPSET},
+                options={id(model): options} if options else None,
+                custom_conversion_functions=mended_converters(double=double),
+            )
+        except Exception as error:  # converters raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConversionError(f"{_name(model)} cannot be stored as ONNX: {reason[:300]}. {_REMEDY}") from error
+
+
+def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes:
+    """Return a graph with the columns' own names, without unused inputs, and one output."""
+    onnx = require("onnx", "Storing an estimator")
+    graph, extra = model.graph, []
+    kinds = [value.type.tensor_type.elem_type for value in graph.input]
+    if len(names) > 1 == len(kinds):
+        kinds *= len(names)
+        extra = [onnx.helper.make_node("Concat", names, [f"{_INSIDE}{graph.input[0].name}"], axis=1)]
+        columns = {}
+    else:
+        columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
+    _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
+    writer = Writer("estimator/scores/")
+    last = scores.written(writer, graph)
+    nodes = [*extra, *graph.node, *writer.nodes]
+    graph.initializer.extend(writer.initializers)
+    used = {name for node in nodes for name in node.input}
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, kind, ["N", 1])
+        for name, kind in zip(names, kinds, strict=True)
+        if name in used
+    ]
+    undone, name = undo(onnx, last)
+    undone.append(onnx.helper.make_node("Cast", [name], [ANSWERS], to=onnx.TensorProto.FLOAT))
+    made = onnx.helper.make_graph(
+        unified(onnx, [*nodes, *undone], inputs, graph.initializer),
+        "estimator",
+        inputs,
+        [onnx.helper.make_tensor_value_info(ANSWERS, onnx.TensorProto.FLOAT, ["N", None])],
+        list(graph.initializer),
+    )
+    opsets = [onnx.helper.make_opsetid(entry.domain, entry.version) for entry in model.opset_import]
+    result = onnx.helper.make_model(made, opset_imports=opsets, ir_version=9, producer_name="smle")
+    return bytes(result.SerializeToString(deterministic=True))
+
+
+def _rename(graph: Any, name: Callable[[str], str]) -> None:
+    """Rename everything in a graph and in the graphs inside its nodes."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        value.name = name(value.name)
+    for node in graph.node:
+        node.input[:], node.output[:] = map(name, list(node.input)), map(name, list(node.output))
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, name)
+
+
+def _name(estimator: Any) -> str:
+    steps = getattr(estimator, "steps", None)
+    return f"{type(estimator).__name__} of {_name(steps[-1][1])}" if steps else type(estimator).__name__
+
+
+# --- what is refused, and what is mended
+
+
+def _parts(estimator: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield an estimator and all estimators inside it."""
+    from sklearn.base import BaseEstimator
+
+    seen = set() if seen is None else seen
+    if id(estimator) in seen:
+        return
+    seen.add(id(estimator))
+    if isinstance(estimator, BaseEstimator):
+        yield estimator
+        inside: Any = vars(estimator).values()
+    elif isinstance(estimator, dict):
+        inside = estimator.values()
+    elif isinstance(estimator, list | tuple) or (isinstance(estimator, np.ndarray) and estimator.dtype == object):
+        inside = estimator
+    else:
+        return
+    for part in inside:
+        yield from _parts(part, seen)
+
+
+def _require_scores(estimator: Any, scores: Scores) -> None:
+    if not isinstance(scores, NumberScores) and not hasattr(estimator, "predict_proba"):
+        raise ConversionError(
+            f"{_name(estimator)} cannot be stored as ONNX: it has no predict_proba. Wrap it: CalibratedClassifierCV("
+            f"{_name(estimator)}()). {_REMEDY}"
+        )
+
+
+def _require_no_categories(estimator: Any) -> None:
+    """Refuse what is converted without an error, and wrongly."""
+    for part in _parts(estimator):
+        if has_categories(part):
+            raise ConversionError(
+                f"{_name(part)} with categorical features cannot be stored as ONNX inside another estimator: its "
+                "converter reads categories as numbers. Put an encoder in front of it and pass categorical_features="
+                "None: make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), [...]), "
+                f"remainder='passthrough'), {_name(part)}(categorical_features=None)). {_REMEDY}"
+            )
+
+
+def _readable(estimator: Any) -> Any:
+    """Return an estimator, or a copy, that the converters can read.
+
+    Imputers of text know how missing text is handed to a stored model; boosters of XGBoost number their columns.
+    """
+    from sklearn.impute import SimpleImputer
+
+    def reads_text(part: Any) -> bool:
+        return isinstance(part, SimpleImputer) and getattr(part, "statistics_", np.zeros(0)).dtype == object
+
+    def names_columns(part: Any) -> bool:
+        return (
+            hasattr(part, "get_booster")
+            and part.__sklearn_is_fitted__()
+            and part.get_booster().feature_names is not None
+        )
+
+    if not any(reads_text(part) or names_columns(part) for part in _parts(estimator)):
+        return estimator
+    estimator = copy.deepcopy(estimator)
+    for part in _parts(estimator):
+        if reads_text(part):
+            part.missing_values = MISSING
+        elif names_columns(part):
+            part.get_booster().feature_names = None
+    return estimator
+
+
+def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
+    """Return the estimator inside one that transforms its targets, and how to undo that behind it."""
+    from sklearn.compose import TransformedTargetRegressor
+
+    if not isinstance(estimator, TransformedTargetRegressor):
+        return estimator, lambda onnx, source: ([], source)
+    undo = _undone(estimator.transformer_)
+    if undo is None:
+        raise ConversionError(
+            f"TransformedTargetRegressor with {_name(estimator.transformer_)} cannot be stored as ONNX. Expected "
+            f"StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, or inverse_func of exp, expm1, sqrt or "
+            f"square of NumPy. {_REMEDY}"
+        )
+    return estimator.regressor_, undo
+
+
+def _undone(transformer: Any) -> Undo | None:
+    """Return nodes, in float64, that undo a transform of targets."""
+    functions: dict[Any, list[tuple[str, float | None]]] = {
+        None: [], np.exp: [("Exp", None)], np.expm1: [("Exp", None), ("Add", -1.0)],
+        np.sqrt: [("Sqrt", None)], np.square: [("Pow", 2.0)],
+    }  # fmt: skip
+    steps: list[tuple[str, Any]]
+    if hasattr(transformer, "inverse_func"):
+        if transformer.inverse_func not in functions:
+            return None
+        steps = list(functions[transformer.inverse_func])
+    elif type(transformer).__name__ in ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler"):
+        width = transformer.n_features_in_
+        at_zero, at_one = transformer.inverse_transform(np.stack([np.zeros(width), np.ones(width)]))
+        steps = [("Mul", at_one - at_zero), ("Add", at_zero)]
+    else:
+        return None
+
+    def undo(onnx: Any, source: str) -> tuple[list[Any], str]:
+        nodes = [onnx.helper.make_node("Cast", [source], ["estimator/target/0"], to=onnx.TensorProto.DOUBLE)]
+        for i, (kind, value) in enumerate(steps):
+            inputs = [f"estimator/target/{i}"]
+            if value is not None:
+                inputs.append(f"estimator/target/constant/{i}")
+                constant = onnx.numpy_helper.from_array(np.asarray(value, dtype=np.float64), inputs[1])
+                nodes.append(onnx.helper.make_node("Constant", [], [inputs[1]], value=constant))
+            nodes.append(onnx.helper.make_node(kind, inputs, [f"estimator/target/{i + 1}"]))
+        return nodes, f"estimator/target/{len(steps)}"
+
+    return undo

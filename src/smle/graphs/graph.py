@@ -1,0 +1,171 @@
+"""The ONNX graph: the program that the checker prescribes, around a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import smle_check
+from smle.certificates.document import Certificate
+from smle.errors import ModelFormatError, RuleError
+from smle.extras import require
+from smle.nearest.onnx.pieces import Backbone
+from smle.rules import Categorical, Choice, Label, Specification
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, Node
+from smle_check.onnx.head import program_of
+from smle_check.onnx.interface import encode, in_domain
+from smle_check.onnx.interface import outputs as named_outputs
+from smle_check.onnx.operations import Printer
+from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
+from smle_check.program import Op
+
+__all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
+
+IR_VERSION, LATER = 9, 10  # the latter from operator set 21 on
+
+
+def inputs_of(spec: Specification) -> tuple[Input, ...]:
+    """Return the named inputs of a specification, with what stands in for missing values."""
+    result = []
+    for item in spec.inputs:
+        if isinstance(item, Categorical):
+            default = 0 if item.missing is None else item.categories.index(item.missing)
+            result.append(Input(item.name, item.categories, None, default, item.missing is not None))
+        else:
+            fill = None if item.missing is None else np.float32(float(item.missing)).astype("<f4").tobytes()
+            result.append(Input(item.name, fill=fill, whole=item.integer))
+    return tuple(result)
+
+
+def outputs_of(spec: Specification) -> tuple[Output, ...]:
+    """Return the named outputs of a specification."""
+    result = []
+    for item in spec.outputs:
+        if isinstance(item, Choice):
+            result.append(Output("choice", item.name, item.options, "ArgMax" if item.pick == "max" else "ArgMin"))
+        else:
+            result.append(Output("label" if isinstance(item, Label) else "number", item.name))
+    return tuple(result)
+
+
+def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
+    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`, and `steps`."""
+    inputs = inputs_of(spec)
+    if not monitor:  # what only `in_domain` looks at
+        inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
+    whole = monitor and bool(spec.rules) and spec.grid is not None
+    return Interface(inputs, outputs_of(spec), monitor, whole)
+
+
+def certified_program(
+    interface: Interface, certificate: Certificate, tensors: dict[str, smle_check.Tensor], *, proposals: int = 1
+) -> Program:
+    """Return the program of a certified head; `proposals` are checked for each row whose answer breaks a rule.
+
+    Raises:
+        ModelFormatError: If the head is of a kind that has no ONNX program.
+    """
+    document = certificate.document
+    stated = smle_check.Specification(document["specification"], certificate.block)
+    try:
+        regions, program = document["gate"]["regions"], document["program"]
+        return program_of(interface, stated, regions, program, tensors, proposals=proposals)
+    except smle_check.Rejected as reason:
+        raise ModelFormatError(f"This model cannot be exported: {reason}") from None
+
+
+def plain_program(interface: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
+    """Return the program of a model without rules: one affine layer behind a backbone, or its own answer."""
+    program = Program()
+    known = encode(program, interface.inputs)
+    if interface.monitored:
+        ends = ("features", "domain.lower_F", "domain.upper_F")
+        Printer(program, interface, tensors, [Op("clamp", "x", ends)], across=True, direct=False).print(set())
+        in_domain(program, interface.inputs, known)
+    if "free.weight" in tensors:
+        parameters = [program.stored(name, tensors[name]) for name in ("free.weight", "free.bias")]
+        y = program.add("Gemm", [EMBEDDING, *parameters], "head/free", transB=1)
+    else:
+        answer = program.answer(sum(len(item.columns) for item in interface.outputs))
+        y = program.add("Cast", [answer], "head/free", to=FLOAT)
+    named_outputs(program, y, interface.outputs)
+    return program
+
+
+def graph_model(
+    interface: Interface, program: Program, backbone: Backbone, rules: Sequence[str], proposals: Sequence[Backbone] = ()
+) -> Any:
+    """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
+
+    `proposals` make what the branches for rows whose answers break a rule check.
+
+    Raises:
+        RuleError: If names of the rules are needed for something else in the graph.
+    """
+    onnx = require("onnx", "ONNX export")
+    helper = onnx.helper
+    inputs = [
+        helper.make_tensor_value_info(item.name, STRING if item.categories else FLOAT, ["N", 1])
+        for item in interface.inputs
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
+        for name, (kind, shape) in output_types(interface, len(rules)).items()
+    ]
+    ours = _nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
+    # The backbone comes where its input is made: a graph lists what is needed before what needs it.
+    at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
+    nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
+    constants = [_tensor(name, value) for name, value in program.constants.items()]
+    initializers = [*backbone.initializers, *(v for part in proposals for v in part.initializers), *constants]
+    _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
+    graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
+    opsets = [helper.make_opsetid(domain, version) for domain, version in backbone.opsets.items()]
+    version = IR_VERSION if backbone.opsets[""] <= OPSET else LATER
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="smle")
+    titles = {"active_rules": smle_check.canonical(list(rules)).decode()}
+    helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
+    onnx.checker.check_model(model, full_check=False)
+    return model
+
+
+def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
+    """Return nodes of ONNX; proposals come in front of the node that reads them."""
+    helper = require("onnx", "ONNX export").helper
+    result: list[Any] = []
+    for node in nodes:
+        for name in node.inputs:
+            result += proposals.get(name, ())
+        graphs = {
+            name: helper.make_graph(
+                _nodes(branch.nodes, proposals),
+                name,
+                [],
+                [helper.make_tensor_value_info(output, FLOAT, None) for output in branch.outputs],
+            )
+            for name, branch in node.branches.items()
+        }
+        result.append(helper.make_node(node.op, list(node.inputs), list(node.outputs), **node.attributes, **graphs))
+    return result
+
+
+def _tensor(name: str, constant: Constant) -> Any:
+    onnx = require("onnx", "ONNX export")
+    if constant.dtype == "STRING":
+        return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))
+    kind = {"F32": FLOAT, "F64": DOUBLE, "I64": INT64, "BOOL": BOOL}[constant.dtype]
+    return onnx.helper.make_tensor(name, kind, constant.shape, constant.data, raw=True)
+
+
+def _refuse_shared_names(inputs: list[Any], initializers: list[Any], nodes: list[Any]) -> None:
+    made = [value.name for value in [*inputs, *initializers]]
+    made += [name for node in nodes for name in node.output if name]
+    seen: set[str] = set()
+    for name in made:
+        if name in seen:
+            raise RuleError(
+                f"The name '{name}' is needed twice in the exported graph. Rename the input, output or label."
+            )
+        seen.add(name)

@@ -1,0 +1,194 @@
+"""Predicting with an exported ONNX file, by names: no torch, only onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import CertificateError, DataError, ModelFormatError
+from smle.graphs.certified_files import FilePath, read_checked
+from smle.rules import Categorical, Choice, Label, Specification
+from smle.serving.stored import NUMBERS, TEXT, columns_of, runtime_errors, session_of
+from smle.tables import (
+    Reader,
+    ReadTable,
+    apply_domain_policy,
+    as_table,
+    column_names,
+    in_domain,
+    option_values,
+    require_exact,
+)
+
+if TYPE_CHECKING:
+    from smle_check import OnnxResult
+
+__all__ = ["OnnxModel", "load_onnx"]
+
+_CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
+
+
+def load_onnx(path: FilePath) -> OnnxModel:
+    """Load an exported ONNX file for tables, after checking the certificate beside it.
+
+    Raises:
+        CertificateError: If there is no certificate, the checker rejects it, or it does not have the rules' text.
+        ModelFormatError: If the model inside reads something else than columns, or onnxruntime cannot load the file.
+        MissingDependencyError: If onnxruntime is not installed.
+    """
+    file = read_checked(path)
+    if file.spec is None:
+        raise CertificateError(
+            f"The certificate of '{path}' does not have the text of the rules, which says how to read a table. Certify "
+            "the network with it before exporting: certify(network, files={'rules': spec.to_yaml().encode()})."
+        )
+    session = session_of(file.data)
+    known = {item.name for item in file.spec.inputs}
+    own = [item for item in session.get_inputs() if item.name not in known]
+    strange = [
+        item.name for item in own if len(item.shape) != 2 or item.shape[1] != 1 or item.type not in (TEXT, *NUMBERS)
+    ]
+    if strange:
+        raise ModelFormatError(
+            f"The model in '{path}' has inputs of its own ({', '.join(strange)}) that are no columns of a table. Run "
+            "it in onnxruntime."
+        )
+    return OnnxModel(file.spec, file.result, session, _classes(file.model), {item.name: item.type for item in own})
+
+
+class OnnxModel:
+    """An exported model whose certificate was accepted; what runs are the bytes that were checked. See `load_onnx`.
+
+    The file reads numbers as float32. Fractions are rounded to it, and the rules hold at the rounded numbers; whole
+    numbers that float32 cannot hold are refused. A model inside may read further columns of the table.
+    """
+
+    def __init__(
+        self,
+        spec: Specification,
+        result: OnnxResult,
+        session: Any,
+        classes: list[Any] | None,
+        columns: dict[str, str] | None = None,
+    ) -> None:
+        self.specification_ = spec
+        self.result_ = result
+        self._reader = Reader(spec)
+        self._session = session
+        self._classes = classes
+        self._further = columns or {}
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Columns beside the inputs of the rules that the model inside reads as text."""
+        return tuple(name for name, kind in self._further.items() if kind == TEXT)
+
+    @property
+    def columns_read(self) -> frozenset[str]:
+        """Columns of a table that the rules name or the model inside reads."""
+        return frozenset(item.name for item in self.specification_.inputs) | frozenset(self._further)
+
+    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+        """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
+
+        Args:
+            X: Table with the rules' input columns, and those that the model inside reads.
+            return_info: Also return a dict: `active_rules` (names per row) and `in_domain`.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+
+        Raises:
+            DataError: If the table does not fit the rules, or rows lie outside the domain.
+            ModelFormatError: If `return_info` is asked of a file that was exported with `monitor=False`, or if the
+                backbone fails.
+        """
+        import pandas as pd
+
+        if return_info and not self.result_.interface.monitored:
+            raise ModelFormatError(
+                "This ONNX file does not say which rules are active: it was exported with monitor=False."
+            )
+        rows = self._named(X)
+        encoded = self._float32(rows)
+        apply_domain_policy(self.specification_, encoded, out_of_domain, stacklevel=3)
+        starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(rows, encoded)
+        chunks = [{name: column[i : i + _CHUNK] for name, column in feed.items()} for i in starts]
+        parts = [self._answers(chunk, return_info) for chunk in chunks]
+        answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        index = rows.table.index if isinstance(rows.table, pd.DataFrame) else None
+        table = pd.DataFrame(self._columns(answers), index=index)
+        return (table, self._information(encoded, answers)) if return_info else table
+
+    def encode(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return the input columns of a table (rows, d) as the file reads them, in float32.
+
+        Raises:
+            DataError: If the table does not fit the rules, or a whole number in the domain would be rounded.
+        """
+        return self._float32(self._named(X))
+
+    def _named(self, X: Any) -> ReadTable:
+        table = as_table(X)
+        if column_names(table) is None:
+            wanted = ", ".join(item.name for item in self.specification_.inputs)
+            raise DataError(f"Expected a table with named columns ({wanted}). Got {type(X).__name__}.")
+        return self._reader.read(table)
+
+    def _float32(self, rows: ReadTable) -> npt.NDArray[np.float32]:
+        exact = rows.encoded
+        with np.errstate(over="ignore"):
+            encoded = exact.astype(np.float32)
+        inside = in_domain(self.specification_, encoded)  # numbers outside are clamped, rounded or not
+        names = [f"Input '{name}'" for name in self.specification_.columns]
+        require_exact(np.where(inside, exact, 0), np.where(inside, encoded, np.float32(0)), names)
+        return encoded
+
+    def _feed(self, rows: ReadTable, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns (rows, 1) that the graph reads. Missing values stay missing: a model inside sees them."""
+        feed, column = columns_of(rows, self._further), 0
+        for item in self.specification_.inputs:
+            missing = rows.missing.get(item.name, False)
+            if isinstance(item, Categorical):
+                width = len(item.categories)
+                chosen = encoded[:, column : column + width].argmax(axis=1)
+                values = np.where(missing, "", np.array(item.categories, dtype=object)[chosen])
+            else:
+                width = 1
+                values = np.where(missing, np.float32(np.nan), encoded[:, column])
+            feed[item.name] = values[:, None]
+            column += width
+        return feed
+
+    def _answers(self, feed: dict[str, npt.NDArray[Any]], info: bool) -> dict[str, npt.NDArray[Any]]:
+        """Run the graph; return its outputs by name."""
+        names = [item.name for item in self.specification_.outputs] + (["active_rules"] if info else [])
+        with runtime_errors():
+            return dict(zip(names, self._session.run(names, feed), strict=True))
+
+    def _columns(self, answers: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return outputs (rows,) by name, in the types in which a model folder predicts them."""
+        result: dict[str, npt.NDArray[Any]] = {}
+        for item in self.specification_.outputs:
+            values = answers[item.name][:, 0]
+            if isinstance(item, Choice):
+                places = {option: i for i, option in enumerate(item.options)}
+                result[item.name] = option_values(item, self._classes)[[places[option] for option in values]]
+            else:
+                result[item.name] = values.astype(np.int64 if isinstance(item, Label) else np.float64)
+        return result
+
+    def _information(self, encoded: npt.NDArray[np.float32], answers: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        titles = np.asarray([rule.name for rule in self.specification_.rules], dtype=object)
+        names = [tuple(titles[row].tolist()) for row in answers["active_rules"]]
+        return {"active_rules": names, "in_domain": in_domain(self.specification_, encoded).all(axis=1)}
+
+
+def _classes(model: str | None) -> list[Any] | None:
+    """Return what the options of a choice stand for, from a text of model.json."""
+    try:
+        classes = json.loads(model or "null")["classes"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return classes if isinstance(classes, list) else None

@@ -1,1 +1,0 @@
-"""Does it hold: worst cases over the box, rounding errors, verdicts with multipliers."""

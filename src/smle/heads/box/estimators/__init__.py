@@ -1,0 +1,1 @@
+"""The learned box behind scikit-learn's interface: `SMLERegressor` and `SMLEClassifier`."""

@@ -1,0 +1,130 @@
+"""Heads behind a box for edited rules: the nearest safe ones, in torch's form of the network."""
+
+from __future__ import annotations
+
+import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
+
+# isort: split
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from smle.certificates.document import Certificate
+from smle.errors import DataError
+from smle.estimators.tasks import Task
+from smle.heads.box.estimators.box_training import read_by
+from smle.heads.box.network.assurance import CertifiedNetwork, certify, network_of, project
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.box.program import Box, frozen_heads_of
+from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
+from smle.heads.box.training.refit import refit_network
+from smle.regions.cells import Cells
+from smle.regions.search import find_cells
+from smle.rules import Specification
+from smle.serving.perceptron import Perceptron
+from smle.serving.served import Served
+from smle.training.batches import split_rows
+
+__all__ = ["projected"]
+
+_POINTS = 8192  # random inputs that tell which old head a new cell takes over
+
+
+def projected(
+    old: Served,
+    task: Task,
+    table: Any,
+    X: npt.NDArray[Any] | None,
+    targets: npt.NDArray[np.float64] | None,
+    validation_fraction: float,
+) -> Certificate:
+    """Return the certificate of the safe heads for other rules, those of the task; X holds its inputs in a table."""
+    spec = task.spec
+    deployed = network_of(old.record(), old.specification_)
+    assert isinstance(deployed, CertifiedNetwork)
+    network = _with_rules(old, deployed.backbone, spec)
+    if X is None and network.cells.free_cell and "free.weight" not in _tensors_of(old):
+        raise DataError(
+            "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, "
+            "so that one is fitted, or keep a rule that always applies, such as a range of the outputs."
+        )
+    safe = project(network)
+    if X is not None and targets is not None and task.refit_loss is not None:
+        kept, held = split_rows(len(X), share=validation_fraction, seed=0)
+        assert isinstance(old.front, Perceptron)
+        rows, wanted = read_by(X, old.front.features(table, X)), torch.tensor(targets)
+        fitted, judged = (tuple(part[some] for part in rows) for some in (kept, held))
+        refit_network(safe, fitted, wanted[kept], loss=task.refit_loss, validation=(judged, wanted[held]))
+    return certify(safe)
+
+
+def _tensors_of(model: Served) -> Mapping[str, npt.NDArray[Any]]:
+    assert isinstance(model.head, Box)
+    return model.head.tensors
+
+
+def _with_rules(model: Served, backbone: nn.Module, spec: Specification) -> BoxNetwork:
+    """Return a network with the old backbone and bounds whose cells are those of the new rules."""
+    box = model.head
+    assert isinstance(box, Box)
+    old = frozen_heads_of(box.tensors)
+    kind = old.bounds.kind
+    single = len(box.tensors["gate.signatures"]) == 1 and any(model.cells.regions)  # the model was made without a gate
+    network = BoxNetwork(
+        backbone,
+        spec,
+        embedding=box.width,
+        bounds="fixed" if kind == "constant" else kind,
+        gate=not single,
+        passthrough=True if "heads.passthrough" in box.tensors else None,
+        cells=find_cells(spec),
+    )
+    before = [
+        Head(box.tensors["free.weight"], box.tensors["free.bias"]) if head is None else head for head in old.heads
+    ]
+    taken = [before[source] for source in _sources(model, network)]
+    heads = tuple(
+        None if fresh is None else _taken_over(fresh, head)
+        for fresh, head in zip(network.frozen_heads().heads, taken, strict=True)
+    )
+    free = (taken[-1].W, taken[-1].b) if network.cells.free_cell else None
+    network.pin(FrozenHeads(old.bounds, heads), free)
+    return network
+
+
+def _taken_over(fresh: Head, old: Head) -> Head:
+    """Return the old numbers in a head of the new program; its safe constant for NaN is that of the new rules."""
+    V = fresh.V if fresh.V is None else (np.zeros_like(fresh.V) if old.V is None else old.V)
+    return replace(fresh, W=old.W, b=old.b, V=V)
+
+
+def _sources(model: Served, network: BoxNetwork) -> list[int]:
+    """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
+    rng, spec = np.random.default_rng(0), network.spec
+    lower, upper = spec.ends()
+    points = rng.uniform(lower, upper, (_POINTS, len(lower)))
+    for group in spec.one_hot:
+        points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]
+    assert isinstance(model.head, Box)
+    before, after = model.head.cell_of(points), network.deployed.cell_of(points)
+    names = _rule_names(model.specification_, model.cells)
+    wanted = _rule_names(spec, network.cells)
+    result = []
+    for cell in range(len(network.cells)):
+        mine = before[after == cell]
+        if len(mine):
+            result.append(int(np.bincount(mine).argmax()))
+        else:
+            shared = [len(wanted[cell] & known) / max(1, len(wanted[cell] | known)) for known in names]
+            result.append(int(np.argmax(shared)))
+    return result
+
+
+def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:
+    """Return the names of the rules that are on in each cell."""
+    return [{spec.rules[rule].name for region in cell for rule in cells.rules[region]} for cell in cells]

@@ -1,0 +1,376 @@
+"""BoxNetwork, the paper's network: backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import load, save
+from torch import Tensor, nn
+
+from smle.errors import RuleError
+from smle.heads.box.network.bounds import AffineBox, BoxModule, FixedBox, NetworkBox
+from smle.heads.box.network.deployed import FreeHead, centers_of, frozen, gate_of, stored_heads, ungated
+from smle.heads.box.network.head_parameters import HeadParameters
+from smle.heads.box.network.operations import TABLE, affine_at, clip
+from smle.heads.box.network.own_bounds import own_box
+from smle.heads.box.program import Box as BoxProgram
+from smle.heads.box.program import frozen_heads_of
+from smle.heads.box.proof.frozen_heads import FrozenHeads
+from smle.networks.backbones import Rescaled, require_width
+from smle.networks.features import is_large, plain_numbers, read_features, require_rules
+from smle.networks.folders import save_network
+from smle.networks.operator import ServedHead, box_digest, is_differentiated, serve
+from smle.networks.precision import Float32Only, float32_by_default
+from smle.networks.quick import Quick, quickly
+from smle.networks.units import DataScale
+from smle.regions.cells import Cells
+from smle.regions.geometry import Domain
+from smle.regions.search import find_cells
+from smle.rules import Specification
+from smle_check.program import Step, box_of, needed, prepared, run
+
+if TYPE_CHECKING:
+    from smle.certificates.document import Certificate
+
+__all__ = ["BoxNetwork", "moves_with_inputs"]
+
+Array = npt.NDArray[np.float64]
+
+
+class BoxNetwork(Float32Only):
+    """backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell, as in the paper.
+
+    * features (batch, d), in the order of `spec.columns`, feed gate and bounds; the backbone maps them (or the extra
+      arguments of `forward`) to an embedding (batch, n); outputs (batch, m) are in the order of `spec.targets`.
+    * Nothing holds the heads back by itself: an enforcement (`smle.training.PDCG`) keeps them near what is safe while
+      they are trained, and makes them safe at the end. `smle.project` does so without training.
+    * `eval()` freezes bounds and heads: what then runs is the deployed program, the one that `smle.certify` judges.
+      It runs in NumPy, in float32, whatever torch was told about precisions; gradients are those of training.
+    * Heads that were projected or refitted are deployed as they are (`pin`) until training goes on.
+
+    Args:
+        backbone: Any module that returns `embedding` numbers per row.
+        spec: The rules.
+        embedding: Width n of the backbone's output.
+        bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
+            small ReLU network of x). Or modules of your own: two as a tuple, for lower and upper bounds, each `Linear`
+            and `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first;
+            or any with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
+        gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
+        passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
+        frame: Units of the raw parameters, from data; the user's units by default.
+        prefer: Outputs per cell (cells, m) near which heads start, for example the mean targets there; NaN rows: none.
+        cells: The cells, if already known.
+
+    Raises:
+        RuleError: If there are no rules.
+        NotCertifiedError: If no affine answer is found for the rules of some cell.
+    """
+
+    _head: ServedHead
+
+    @float32_by_default()
+    def __init__(
+        self,
+        backbone: nn.Module,
+        spec: Specification,
+        *,
+        embedding: int,
+        bounds: str | nn.Module | tuple[nn.Module, nn.Module] = "constant",
+        gate: bool = True,
+        passthrough: bool | None = None,
+        frame: DataScale | None = None,
+        prefer: Array | None = None,
+        cells: Cells | None = None,
+    ) -> None:
+        super().__init__()
+        own = isinstance(bounds, nn.Module | tuple | list)
+        if not own and bounds not in ("constant", "fixed", "affine", "network"):
+            raise ValueError(
+                f"Expected bounds to be 'constant', 'fixed', 'affine', 'network' or a module. Got {bounds!r}."
+            )
+        require_rules(spec)
+        if spec.grid is not None:
+            raise RuleError(
+                "A learned box does not serve whole numbers of steps, nor equalities. Use SafeNetwork, SafeRegressor "
+                "or smle.correct, whose head is read off the rules."
+            )
+        if embedding < 1:
+            raise ValueError(f"Expected an embedding of at least one unit. Got {embedding}.")
+        found = find_cells(spec) if cells is None else cells
+        self.spec = spec
+        self.cells = found if gate else ungated(found)
+        if not gate and prefer is not None:
+            prefer = prefer[:1]
+        frame = DataScale.identity(len(spec.columns), len(spec.targets)) if frame is None else frame
+        if passthrough is None:
+            passthrough = moves_with_inputs(spec)
+        self.embedding = embedding
+        self.pinned = False
+        self.training_clip: Callable[..., Tensor] = clip
+        self.backbone = Rescaled(backbone, embedding) if bounds == "constant" else backbone
+        self._quick = Quick.of(self.backbone)
+        self.box = self._make_box(bounds, embedding, frame)
+        self.heads = HeadParameters(
+            centers_of(spec, self.cells, prefer=prefer),
+            frame,
+            units=embedding,
+            passthrough=passthrough,
+            free=self.cells.free_cell,
+        )
+        self._is_large, self._columns = is_large(spec), len(spec.columns)
+        self._gate, self._of_rules = gate_of(spec, self.cells)
+        self.freeze()
+        self._prepare()
+
+    def _make_box(
+        self, bounds: str | nn.Module | tuple[nn.Module, nn.Module], embedding: int, frame: DataScale
+    ) -> BoxModule:
+        if bounds in ("constant", "fixed"):
+            return FixedBox(embedding)
+        domain = Domain.of(self.spec)
+        low, high = (torch.from_numpy((end - frame.x_shift) / frame.x_scale) for end in (domain.low, domain.high))
+        if not isinstance(bounds, str):
+            return own_box(bounds, embedding, low, high)
+        return (NetworkBox if bounds == "network" else AffineBox)(embedding, low, high)
+
+    def _prepare(self) -> None:
+        """Prepare, for features in float32 and float64, what training has in front of the bounds."""
+        place = self.heads.raw_weight.device
+        tensors = {name: torch.from_numpy(value).to(place) for name, value in self._of_rules.items()}
+        program = self._head.program
+        assert isinstance(program, BoxProgram)
+        ops = needed(program.ops, ("x32", "cell"))
+        self._front: dict[torch.dtype, list[Step]] = {
+            dtype: prepared(ops, tensors, TABLE, str(dtype).removeprefix("torch."))
+            for dtype in (torch.float32, torch.float64)
+        }
+        self.heads.constants(torch.float32)  # kept, so that none of them is made inside of a transform
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxNetwork:
+        super()._apply(fn, recurse)
+        self._prepare()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out prepared programs; a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "_front")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._deploy(self._over, self._free)
+        self._prepare()
+
+    # --- answers
+
+    def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
+        """Return the outputs (batch, m) in the user's units.
+
+        Raises:
+            ValueError: If shapes do not fit the rules.
+            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
+        """
+        if self.training:
+            features = read_features(features, is_large=self._is_large)
+        numbers = plain_numbers(features)
+        z = None if backbone_inputs else self._quickly(numbers)
+        if z is None:
+            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
+            z = self._called(numbers, backbone_inputs)
+        z = require_width(z, self.embedding)
+        if features.shape != (z.shape[0], self._columns):
+            raise ValueError(
+                f"Expected features of shape {(len(z), self._columns)}: one row per embedding, one column per input of "
+                f"the rules. Got {tuple(features.shape)}."
+            )
+        if not self.training:
+            return self._serve(features, z)
+        if self.pinned:  # training goes on
+            self.pinned = False
+        return self._trained(features, z)
+
+    def _trained(self, features: Tensor, z: Tensor) -> Tensor:
+        device = "cpu" if z.is_cpu else z.device.type
+        if not z.is_meta and torch.is_autocast_enabled(device):
+            with torch.autocast(device_type=device, enabled=False):
+                return self._trained(features, z)
+        z = z if z.dtype is torch.float32 else z.to(torch.float32)
+        seen = {"features": features}
+        steps = self._front[features.dtype]
+        if steps:
+            run(steps, seen)
+        x32 = seen.get("x32")
+        known = self.heads.constants(torch.float32)
+        lower, upper = self.box.limits(
+            features if x32 is None else x32,
+            self.box.envelope(),
+            standardize=(known["standard_offset"], known["standard"]),
+        )
+        return affine_at(seen.get("cell"), self.training_clip(z, lower, upper), x32, z, *self.heads(torch.float32))
+
+    def _serve(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return what is deployed, with the gradients of training if they are asked for."""
+        trained = None
+        if is_differentiated(z) or is_differentiated(features):
+            trained = self._trained(plain_numbers(features), z)
+            features, z = features.detach(), z.detach()
+        embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
+        # A compiler follows the network through training; a recorded program is about the heads of its time.
+        is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        served: Tensor = serve(features, embedding, trained, self._head.live if is_compiled else self._head.key)
+        return served
+
+    def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
+        """Return the embedding (batch, n) before it is clipped."""
+        z = None if backbone_inputs else self._quickly(features)
+        return require_width(self._called(features, backbone_inputs) if z is None else z, self.embedding)
+
+    def _quickly(self, features: Tensor) -> Any:
+        """Return what a sequence of plain layers computes, without calls of modules; None: the backbone has to run."""
+        x = features if features.dtype is torch.float32 else features.to(torch.float32)
+        return quickly(self._quick, self._modules["backbone"], x)  # attributes are slow to look up
+
+    def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
+        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        return self.backbone(*inputs) if inputs else self.backbone(features.to(torch.float32))
+
+    def train(self, mode: bool = True) -> BoxNetwork:
+        """Switch between training and the deployed program; leaving training freezes bounds and heads."""
+        if self.training and not mode:
+            self.freeze()
+        if mode:
+            self.pinned = False
+        super().train(mode)
+        return self
+
+    # --- what is deployed
+
+    def _deploy(self, over: FrozenHeads, free: FreeHead | None) -> None:
+        self._over, self._free = over, free
+        arrays = self._of_rules | stored_heads(over, free)
+        clip = "clamp" if "heads.fallback" in arrays else "where"
+        program = BoxProgram(box_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+        digest = box_digest(program.ops, arrays)
+        known: ServedHead | None = self.__dict__.get("_head")
+        if known is not None:
+            known.deploy(program, digest)
+            return
+        widths = self._columns, self.embedding, len(self.spec.targets)
+        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large)
+
+    def freeze(self) -> None:
+        """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
+        if not self.pinned:
+            self._deploy(*frozen(self.heads, self.box))
+
+    @torch.no_grad()
+    def pin(self, over: FrozenHeads, free: FreeHead | None = None) -> None:
+        """Deploy given heads exactly as they are, until training goes on; the bounds stay.
+
+        The raw parameters follow, so that training would go on from these heads. The network is left in eval mode.
+        `free` is the head of the free cell, weight (m, n) and bias (m,); None keeps it.
+        """
+        self.eval()
+        if free is not None:
+            free = np.asarray(free[0], dtype=np.float32), np.asarray(free[1], dtype=np.float32)
+        self._deploy(over, self._free if free is None else free)
+        self.load_heads(over)
+        if free is not None:
+            self.heads.assign_free(*free)
+        self.pinned = True
+
+    @torch.no_grad()
+    def load_heads(self, over: FrozenHeads) -> None:
+        """Set the raw parameters to given heads."""
+        heads = [head for head in over.heads if head is not None]
+        if heads:
+            V = None if heads[0].V is None else np.stack([head.V for head in heads if head.V is not None])
+            self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
+
+    def frozen_heads(self) -> FrozenHeads:
+        """Return what the deployed program can reach, as plain arrays."""
+        if self.training:
+            self.freeze()
+        return self._over
+
+    @property
+    def free_head(self) -> FreeHead | None:
+        """The head of the free cell as it is deployed, if there is such a cell."""
+        return self._free
+
+    @property
+    def deployed(self) -> BoxProgram:
+        """The deployed program in NumPy: features (batch, d) and embeddings (batch, n) to outputs (batch, m)."""
+        if self.training:
+            self.freeze()
+        program = self._head.program
+        assert isinstance(program, BoxProgram)
+        return program
+
+    # --- state and files
+
+    def get_extra_state(self) -> Tensor:
+        """Return bytes for `state_dict`: a digest of domain and gate, and heads that are pinned."""
+        heads = save(stored_heads(self._over, self._free)) if self.pinned else b""
+        return torch.frombuffer(bytearray(self._digest() + heads), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over heads that are pinned.
+
+        Raises:
+            RuntimeError: If the state belongs to other rules: its heads are for other cells.
+        """
+        data, digest = state.cpu().numpy().tobytes(), self._digest()
+        if data[: len(digest)] != digest:
+            raise RuntimeError("This state belongs to a network with other rules.")
+        heads = load(data[len(digest) :]) if len(data) > len(digest) else None
+        self.pinned = heads is not None
+        if heads is not None:
+            free = (heads["free.weight"], heads["free.bias"]) if "free.weight" in heads else None
+            self._deploy(frozen_heads_of(heads), free)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Take over a state; what is deployed follows."""
+        found = super().load_state_dict(*arguments, **options)
+        self.freeze()
+        self.heads.constants(torch.float32)
+        return found
+
+    def _digest(self) -> bytes:
+        return hashlib.sha256(save(self._of_rules)).digest()
+
+    def head_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the numbers of the deployed head by the names of the model file."""
+        return dict(self.deployed.tensors)
+
+    def certified(self, files: dict[str, bytes] | None = None) -> Certificate | None:
+        """Return a certificate for the network as it is now; None: there are no rules."""
+        from smle.heads.box.network.assurance import certify
+
+        return certify(self, files=files) if self.spec.rules else None
+
+    def reading_features(self) -> nn.Module:
+        """Return the module that maps features to the embedding."""
+        return self.backbone
+
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
+        """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
+
+        A certified model that is there is replaced with `overwrite=True`.
+
+        Raises:
+            NotCertifiedError: If there are no rules, or one cannot be proved.
+        """
+        return save_network(self, folder, overwrite=overwrite)
+
+
+def moves_with_inputs(spec: Specification) -> bool:
+    """Return whether some rule mentions inputs in `then`, so that what it allows moves with x."""
+    clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
+    return any(literal.inputs for clause in clauses for literal in clause.literals)

@@ -1,0 +1,99 @@
+"""Between torch and the deployed program: features as the gate reads them, where heads start, heads as plain arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from smle.certificates.gate import domain_arrays, gate_and_arrays
+from smle.heads.box.algorithms.center import find_center
+from smle.heads.box.network.bounds import BoxModule
+from smle.heads.box.network.head_parameters import HeadParameters
+from smle.heads.box.program import Box as BoxProgram
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.regions.cells import Cells
+from smle.rules import Specification
+from smle_check.program import Gate, Op, gated
+
+__all__ = [
+    "FreeHead", "centers_of", "frozen", "gate_of", "gate_program", "stored_heads", "ungated",
+]  # fmt: skip
+
+Array = npt.NDArray[np.float64]
+FreeHead = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+"""Weight (m, n) and bias (m,) of the free cell, where nothing is required."""
+
+
+def gate_of(spec: Specification, cells: Cells) -> tuple[Gate, dict[str, npt.NDArray[np.generic]]]:
+    """Return the gate, and what the model file stores of domain and gate, by name: it follows from the rules."""
+    gate, arrays = gate_and_arrays(spec, cells)
+    bits = [[region in cell for region in cells.gated] for cell in cells]
+    signatures = np.array(bits, dtype=np.uint8).reshape(len(cells), len(cells.gated))
+    return gate, domain_arrays(spec) | arrays | {"gate.signatures": signatures}
+
+
+def gate_program(spec: Specification, cells: Cells) -> BoxProgram:
+    """Return the deployed gate alone: `cell_of` and `bits_of` tell in which cell and which regions an input lies."""
+    gate, arrays = gate_of(spec, cells)
+    last = [Op("cell", "cell", ("bits", "gate.signatures"))] if gate.members else []
+    return BoxProgram([*gated(gate), *last], arrays)
+
+
+def ungated(cells: Cells) -> Cells:
+    """Return the cells with one head for the whole domain: no gate, each rule proved over its own region."""
+    return Cells(cells.rows, cells.regions, cells.rules, (), ((),), (), ())
+
+
+def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> list[tuple[Array, Array]]:
+    """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d).
+
+    `prefer` (cells, m): outputs to stay near; NaN rows: none.
+
+    Raises:
+        NotCertifiedError: If none is found.
+    """
+    result = []
+    for index in range(len(cells) - cells.free_cell):
+        wish = None if prefer is None or not np.isfinite(prefer[index]).all() else prefer[index]
+        y0, slope = find_center(spec, cells, index, prefer=wish)
+        result.append((y0, np.zeros((len(spec.targets), len(spec.columns))) if slope is None else slope))
+    return result
+
+
+@torch.no_grad()
+def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, FreeHead | None]:
+    """Compute heads and bounds in float64 and round them to float32, as they are deployed; and the free head.
+
+    With constant bounds and heads that do not see x, heads have a safe answer for embeddings with NaN. The clip of
+    other ones needs none.
+    """
+    certified, free = parameters(torch.float64)
+    weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)
+    assert weight is not None
+    assert bias is not None
+    numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
+    arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
+    bounds = NetworkBounds.of_stored(arrays) if "hidden.0.weight" in arrays else Bounds(**arrays)
+    safe = None if slope is not None or bounds.kind != "constant" else parameters.fallback().cpu().numpy()
+    heads: list[Head | None] = [
+        Head(weight[c], bias[c], V=None if slope is None else slope[c], fallback=None if safe is None else safe[c])
+        for c in range(len(weight))
+    ]
+    if free is None:
+        return FrozenHeads(bounds, tuple(heads)), None
+    return FrozenHeads(bounds, (*heads, None)), (free[0].cpu().float().numpy(), free[1].cpu().float().numpy())
+
+
+def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDArray[np.float32]]:
+    """Return bounds and heads by their names in the model file; `smle.programs.frozen_heads_of` reads them."""
+    arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
+    certified = [head for head in over.heads if head is not None]
+    if not certified and free is not None:  # no rule is ever active
+        arrays |= {"heads.weight": np.zeros_like(free[0])[None][:0], "heads.bias": np.zeros_like(free[1])[None][:0]}
+    for name, part in {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}.items():
+        if certified and getattr(certified[0], part) is not None:
+            arrays[f"heads.{name}"] = np.stack([getattr(head, part) for head in certified])
+    if free is not None:
+        arrays |= {"free.weight": free[0], "free.bias": free[1]}
+    return arrays

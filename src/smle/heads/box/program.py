@@ -1,0 +1,142 @@
+"""Heads behind a box in NumPy, and the networks that are stored with them (certificate format, section 0)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
+from smle.errors import ModelFormatError
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.quick_box import QuickBox
+from smle.heads.contract import AsksOnce
+from smle.programs.operations import TABLE
+from smle_check.program import Op, Step, box, needed, prepared, run
+
+__all__ = ["Box", "frozen_heads_of"]
+
+Array = npt.NDArray[Any]
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_ZERO = np.float32(0)
+
+
+class Box(AsksOnce):
+    """(features, embedding) -> outputs, all the values of a program by their names. Rows are rows of matrices.
+
+    Sums are NumPy's, so that the last bits of what is computed may differ from those of other engines.
+    """
+
+    reads_answers = False
+
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array]) -> None:
+        self.ops, self.tensors = ops, MappingProxyType(dict(tensors))
+        self._steps: dict[tuple[str | None, np.dtype[Any]], list[Step]] = {}
+        self._quick: dict[np.dtype[Any], QuickBox] = {}
+        self._widths = len(tensors["domain.lower_float32"]), len(tensors.get("bounds.lower", ()))
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Box:
+        """Return the program that the certificate of a box speaks of.
+
+        Raises:
+            ModelFormatError: If tensors are missing.
+        """
+        document, arrays = certificate.document, arrays_of(certificate.tensors)
+        spec = smle_check.Specification(document["specification"], certificate.block)
+        stated = document["program"]
+        ops = box(spec, document["gate"]["regions"], stated["clip"], stated["bounds"], arrays)
+        made = {op.out for op in ops} | {"features", "answer"}
+        for name in {name for op in ops for name in op.args if name is not None and name not in made}:
+            for fmt in ("float32", "float64"):
+                if name.replace("_F", f"_{fmt}") not in arrays:
+                    raise ModelFormatError(f"model.safetensors: expected '{name}', a tensor of the head. Got none.")
+        return cls(ops, arrays)
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are, the free one included."""
+        return len(self.tensors["heads.weight"]) + ("free.weight" in self.tensors)
+
+    @property
+    def width(self) -> int:
+        """Width of the embedding."""
+        return self._widths[1]
+
+    def __call__(self, features: Array, embedding: Array) -> Array:
+        """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64.
+
+        Raises:
+            TypeError: If features have another kind of numbers.
+            ValueError: If there is not one row of features for each embedding, or a column too many or too few.
+        """
+        rows, (columns, units) = len(embedding), self._widths
+        if features.shape != (rows, columns) or embedding.shape != (rows, units):
+            raise ValueError(
+                f"Expected features of shape {(rows, columns)} and an embedding of shape {(rows, units)}. Got "
+                f"{features.shape} and {embedding.shape}."
+            )
+        quick = self._quick.get(features.dtype)
+        if quick is None:
+            quick = self._quick[features.dtype] = QuickBox(self.ops, self.tensors, TABLE, _format(features))
+        with np.errstate(all="ignore"):
+            return quick(features, np.asarray(embedding, dtype=_FLOAT32))
+
+    def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
+        """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them.
+
+        Operations that a `wanted` value does not need are left out.
+        """
+        key = wanted, features.dtype  # its name takes longer than a product
+        steps = self._steps.get(key)
+        if steps is None:
+            ops = self.ops if wanted is None else needed(self.ops, (wanted,))
+            steps = self._steps[key] = prepared(ops, self.tensors, TABLE, _format(features))
+        env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
+        with np.errstate(all="ignore"):
+            run(steps, env)
+        return env
+
+    def cell_of(self, features: Array) -> npt.NDArray[np.intp]:
+        """Return which head serves each row (batch,)."""
+        if not any(op.out == "cell" for op in self.ops):
+            return np.zeros(len(features), dtype=np.intp)
+        nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
+        return self.values(features, nothing, "cell")["cell"]  # type: ignore[no-any-return]
+
+    def bits_of(self, features: Array) -> npt.NDArray[np.bool_]:
+        """Return which regions of the gate each row lies in (batch, regions)."""
+        nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
+        if not any(op.out == "bits" for op in self.ops):
+            return np.zeros((len(features), 0), dtype=bool)
+        return self.values(features, nothing, "bits")["bits"]  # type: ignore[no-any-return]
+
+    def clipped_share(self, features: Array, embedding: Array) -> npt.NDArray[np.float32]:
+        """Return the share of each row's units that are moved into the box (batch,); NaN is."""
+        inside = self.values(features, embedding, "clipped")["clipped"]
+        return (inside != embedding).mean(axis=1, dtype=_FLOAT32)  # type: ignore[no-any-return]
+
+
+def _format(features: Array) -> str:
+    """Return the name of the features' format.
+
+    Raises:
+        TypeError: If it is none of the gate's.
+    """
+    if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
+        raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
+    return features.dtype.name
+
+
+def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
+    """Return what the stored heads behind a box can reach."""
+    box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
+    bounds = NetworkBounds.of_stored(box) if "hidden.0.weight" in box else Bounds(**box)
+    names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
+    own = {field: tensors[f"heads.{name}"] for name, field in names.items() if f"heads.{name}" in tensors}
+    heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]
+    return FrozenHeads(bounds, (*heads, None) if "free.weight" in tensors else tuple(heads))

@@ -1,0 +1,120 @@
+"""Where bounds cross: the clip gives l where l > u, so that a unit lies in [l(x), max(l(x), u(x))] at that x.
+
+    max(l, u) = u + relu(l - u) <= u + share (l - u) + lift        for every share in [0, 1]
+
+With l - u in [low, high] over a region, lift is the larger of relu(low) - share low and relu(high) - share high: convex
+functions are largest at an end. Units that never cross there have share 0, those that always do have share 1, both with
+lift 0. A cut l <= u or l >= u settles a unit in the same way, exactly, and is one more row of the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.regions.geometry import Region, RegionMaximum
+
+__all__ = ["Crossing"]
+
+Array = npt.NDArray[np.float64]
+_DOUBT = 2.0**-46
+"""Share of the terms of l - u that pays for computing its range in float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Units whose bounds may cross in the domain, and by how much they do in a region.
+
+    Shapes: units (k,); offset (k,) and slope (k, d) of l - u; low, high (k,): its range over the region, proved by the
+    multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) are those of u, widened.
+    """
+
+    units: npt.NDArray[np.intp]
+    offset: Array
+    slope: Array
+    low: Array
+    high: Array
+    lower_mu: Array
+    upper_mu: Array
+    share: Array
+    lift: Array
+    upper: Array
+    upper_slope: Array
+
+    @classmethod
+    def of(
+        cls, lower: tuple[Array, Array], upper: tuple[Array, Array], extra: Array, support: RegionMaximum, *,
+        proved: bool = True,
+    ) -> Crossing | None:  # fmt: skip
+        """Return what crosses in the region of `support`; None: nothing does, not even elsewhere in the domain.
+
+        `lower` and `upper` are offset (n,) and slope (n, d) of the bounds; `extra` (n,) widens u. Without `proved` the
+        range may come from the vertices of the region, without multipliers.
+        """
+        region = support.region
+        offset, slope = lower[0] - upper[0], lower[1] - upper[1]
+        units = np.flatnonzero(offset + region.domain.over(slope) > 0)
+        if not len(units):
+            return None
+        offset, slope, k = offset[units], slope[units], len(units)
+        both = np.vstack([-slope, slope])
+        if proved or support.vertices is None:
+            tops, mu, _ = support(both)
+        else:
+            tops, mu = (both @ support.vertices.T).max(axis=1), np.zeros((2 * k, len(region.numbers)))
+        sizes = _DOUBT * (np.abs(offset) + region.price(both, mu)[1].reshape(2, k).max(axis=0))
+        low, high = offset - tops[:k], offset + tops[k:]
+        open_ = (low < 0) & (high > 0)
+        share = np.where(open_, high / np.where(open_, high - low, 1.0), low >= 0).astype(np.float32).astype(np.float64)
+        lift = np.maximum(*(np.maximum(end, 0.0) - share * end for end in (low, high))) + sizes
+        return cls(
+            units, offset, slope, low, high, mu[:k], mu[k:], share, lift, upper[0] + extra, upper[1]
+        )  # fmt: skip
+
+    @cached_property
+    def open(self) -> npt.NDArray[np.intp]:
+        """Places in `units` of those that cross in a part of the region and not in all of it."""
+        return np.flatnonzero((self.low < 0) & (self.high > 0))
+
+    def lines(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
+        """Return (share, lift), where some units are settled: True if l >= u."""
+        share, lift = self.share, self.lift
+        if settled:
+            share, lift = share.copy(), lift.copy()
+            for place, unit in enumerate(self.units.tolist()):
+                if unit in settled:
+                    share[place], lift[place] = float(settled[unit]), 0.0
+        return share, lift
+
+    def tops(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
+        """Return an affine function above max(l, u), widened, where some units are settled: (n,), (n, d)."""
+        share, lift = self.lines(settled)
+        upper, slope = self.upper.copy(), self.upper_slope.copy()
+        upper[self.units] += share * self.offset + lift
+        slope[self.units] += share[:, None] * self.slope
+        return upper, slope
+
+    def beyond(self, x: Array) -> Array:
+        """Return by how much l exceeds u at inputs, 0 where it does not. Shapes: x (..., d) -> (..., k)."""
+        return np.maximum(x @ self.slope.T + self.offset, 0.0)
+
+    def top(self, x: Array) -> Array:
+        """Return max(l, u), widened, at x (d,) -> (n,)."""
+        result: Array = self.upper + self.upper_slope @ x
+        result[self.units] += self.beyond(x)
+        return result
+
+    def cut(self, region: Region, unit: int, crossed: bool) -> Region:
+        """Return the part of a region where l >= u for a unit (`crossed`), or l <= u."""
+        (place,) = np.flatnonzero(self.units == unit)
+        sign = -1.0 if crossed else 1.0
+        return replace(
+            region,
+            numbers=(*region.numbers, region.total + unit),
+            A=np.vstack([region.A, sign * self.slope[place]]),
+            a=np.append(region.a, -sign * self.offset[place]),
+        )

@@ -1,0 +1,1 @@
+"""The head of rules: limits and checks read off the rules, behind any model."""

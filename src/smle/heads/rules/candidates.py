@@ -1,0 +1,249 @@
+"""Checked candidates behind any model's answers (certificate format, section 13): what passes the check is served.
+
+An answer that the rules allow stays. Others are replaced by the nearest proposal that passes; where none does, by the
+stored safe answer. Proposals are not proved, the check and the safe answers are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate
+from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows
+from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
+from smle.nearest import Clauses, Proposals
+from smle_check.floats import TINY
+from smle_check.heads.clips import STAGES, limits_of
+from smle_check.program import Op, Stage, gate_of, gated
+
+__all__ = ["Candidates"]
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+_FEW_ROWS = 8  # answered one by one
+
+
+class Candidates(ClipList):
+    """Serves answers that obey the rules: (inputs, answers) -> answers, in float32."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__(certificate)
+        document = certificate.document
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
+        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self._check = Check(spec, regions, self._tensors)
+        if self._limits > MANY_LIMITS:  # clips have a program of their own
+            ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
+            self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
+        self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
+        self._place = {region: i for i, region in enumerate(regions)}
+        labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
+        self._clauses = Clauses.of(spec, labels)
+        switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
+        for i, rule in enumerate(spec.rules):
+            switches[[self._place[region] for region in rule.regions], i] = 1
+        self._switches = switches[:, self._clauses.parts]
+        single = (self._switches.sum(axis=0) == 1).all()
+        self._of_part = self._switches.argmax(axis=0) if single else None  # the one region of its rule
+        ends = [
+            [self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper")] for kind in ("float32", "float64")
+        ]
+        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
+        self._one_at_a_time = Lock()  # proposals remember what they prepare
+        self._proposals: Proposals | None = None
+        _ALIVE.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Candidates, (self.certificate,)
+
+    def __call__(self, X: Array, answers: Array) -> Array:
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), which is float32 or float64.
+
+        Raises:
+            TypeError: If X has another kind of numbers.
+            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
+        """
+        return self._served(X, answers)[0]
+
+    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the answers, and by what each row was served.
+
+        0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: one near, where the search for
+        the nearest was cut short.
+        """
+        y, rows, served = self._served(X, answers)
+        by = np.zeros(len(y), dtype=np.int8)
+        by[rows] = served
+        return y, by
+
+    def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
+        """Return the answers, the rows whose answers did not pass, and by what these were served."""
+        y, bad, bits = self._run(X, answers)
+        rows, by = np.asarray(bad, dtype=np.intp), None
+        if len(bad):
+            with self._one_at_a_time, np.errstate(all="ignore"):
+                asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
+                y[rows], by = self._repaired(*asked)
+        return y, rows, 1 if by is None else by
+
+    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+        """Return what serves rows that do not pass, and by what (see `explained`); None: by nearest answers all."""
+        x = self._inside(X) if self.proposals.reads_inputs else X
+        first, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        y, bad, _ = self._run(X, first.astype(np.float32))
+        short = [own.cut for own in found if own.cut is not None and own.cut.any()]
+        if not len(bad) and not short and not np.isnan(first).any():
+            return y, None
+        proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
+        next(proposals)
+        by = np.where(np.any(short, axis=0), 3, 1).astype(np.int8) if short else np.ones(len(y), dtype=np.int8)
+        by[np.isnan(first).any(axis=1)] = 3  # the default took the place of what was not found
+        left = np.arange(len(y))
+        while len(bad):
+            open_ = np.zeros(len(left), dtype=bool)
+            open_[bad] = True
+            left = left[open_]
+            try:
+                proposed, way = proposals.send(open_)
+            except StopIteration:
+                y[left], by[left] = self._safe(X[left], bits[left]), 2
+                break
+            y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
+            by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
+        return y, by
+
+    def _inside(self, X: Array) -> Array:
+        """Return inputs inside of the domain, in float64; the lower end for NaN."""
+        lower, upper = self._domain[X.dtype.itemsize]
+        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
+
+    def _active(self, bits: Mask) -> Mask:
+        """Return which parts of the rules bind: those of a rule with a region that is active."""
+        if self._of_part is not None:
+            return np.asarray(bits.take(self._of_part, 1))
+        return np.asarray(bits.astype(np.float32) @ self._switches > 0)
+
+    def _given(self, answers: Array) -> Array:
+        """Return answers as float32 numbers in float64."""
+        if answers.dtype != np.float32:
+            answers = answers.astype(np.float32)
+        return answers.astype(np.float64)
+
+    @property
+    def stored(self) -> Mapping[str, Array]:
+        """The tensors of the head, by name."""
+        return self._tensors
+
+    @property
+    def proposals(self) -> Proposals:
+        """What finds answers that obey; made when the first is asked for."""
+        if self._proposals is None:
+            clauses, aims = self._deployed()
+            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+        return self._proposals
+
+    def start_anew(self) -> None:
+        """Forget what a thread of the parent process held, or was about to prepare, when this process was forked."""
+        if self._one_at_a_time.locked():
+            self._proposals, self._one_at_a_time = None, Lock()
+
+    def _deployed(self) -> tuple[Clauses, Array]:
+        """Return the clauses for proposals to aim at, and what the head compares their literals with.
+
+        A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
+        it obeys.
+        """
+        spec, clauses = self.specification, self._clauses
+        outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
+        stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
+        row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
+        clipped: dict[int, float] = {}
+        limits = limits_of(spec)
+        for stage in STAGES:
+            own = [limit for limit in limits if limit.stage == stage]
+            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
+            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+                k = row[limit.rule, limit.clause]
+                if limit.slope:
+                    outputs[k] = {limit.output: float(-limit.side)}
+                    inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
+                # A clause has a clip in each region of its rule: the tightest.
+                clipped[k] = min(clipped.get(k, np.inf), outputs[k][limit.output] * offset)
+        checked = np.ones(len(aims), dtype=bool)
+        checked[list(clipped)] = False
+        aims[checked] = self._check.thresholds[[k for _, own in self._check.clauses for k in own]]
+        aims[list(clipped)] = list(clipped.values())
+        return replace(clauses, outputs=outputs, inputs=inputs), aims
+
+    # --- the program
+
+    def _for_rows(self, fmt: str) -> Any:
+        return CheckedRows(self._ops, self._tensors, fmt, self._check).function()
+
+    def _for_columns(self, fmt: str) -> Any:
+        if self._limits <= MANY_LIMITS:
+            return CheckedColumns(self._ops, self._tensors, fmt, self._check).function()
+        clips = super()._for_columns(fmt)
+        check: Any = CheckedColumns(self._behind, self._tensors, fmt, self._check).function()
+        return lambda features, answer: check(features, clips(features, answer))
+
+    def _safe(self, X: Array, bits: Mask) -> Array:
+        """Return safe answers (n, m) in float32, behind the clips of the very bits that choose their leaves.
+
+        The proof of a leaf has every bit at one value. At the border of an oblique row the printed functions, which sum
+        in other ways, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        """
+        wide = self._inside(X)
+        q = self._stored(wide, bits).astype(np.float64)
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            if op.args[4] is not None:
+                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
+            raises = op.kind == "raise_to"
+            limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
+            for output in set(outputs):
+                own, column = limits[:, np.array(outputs) == output], q[:, output]
+                q[:, output] = np.maximum(column, own.max(axis=1)) if raises else np.minimum(column, own.min(axis=1))
+        y = q.astype(np.float32)
+        y[np.abs(y) < np.float32(float(TINY))] = 0.0
+        return y
+
+    def _stored(self, wide: Array, bits: Mask) -> Array:
+        """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
+        result = np.zeros((len(wide), len(self._tensors["check.scale"])), dtype=np.float32)
+        number = 0
+        stack = [(self._tree, np.arange(len(wide)))]
+        while stack:
+            tree, rows = stack.pop()
+            if tree is None:
+                slope, offset = self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
+                sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
+                result[rows] = sums + offset.astype(np.float64)
+                number += 1
+            else:
+                inside = bits[rows, self._place[tree[0]]]
+                stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
+        return result
+
+
+_ALIVE: WeakSet[Candidates] = WeakSet()
+
+
+def _start_anew() -> None:
+    for program in list(_ALIVE):
+        program.start_anew()
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of the threads that would give locks back
+    os.register_at_fork(after_in_child=_start_anew)

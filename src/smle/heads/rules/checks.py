@@ -1,0 +1,209 @@
+"""The clip list and the check behind it, printed as one function (certificate format, section 13).
+
+    (features, answer) -> (settled answers, the rows that do not pass, the bits of the regions there)
+
+A literal holds if its sum, over outputs, their sizes and inputs, is at most its threshold. A clause holds if one of its
+literals does, or if no region of its rule is active; so for the pairs of labels that a rule excludes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from smle.programs.source import Columns, PrintedRows, _Printer, joined
+from smle_check.floats import TINY
+from smle_check.heads.candidates import checked_of
+from smle_check.program import Op
+from smle_check.specification import Specification
+
+__all__ = ["Check", "CheckedColumns", "CheckedRows"]
+
+Array = npt.NDArray[Any]
+_MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
+_FEW_CLAUSES = 12
+_MOST_DENSE, _SPARSE = 100_000, 0.05  # numbers of literals, and the share that is not 0, if they are stored sparsely
+
+
+class Check:
+    """What is checked: clauses and excluded pairs with the places of their rules' regions, and the stored numbers."""
+
+    def __init__(self, spec: Specification, regions: Sequence[int], tensors: Mapping[str, Array]) -> None:
+        place = {region: i for i, region in enumerate(regions)}
+        where = [tuple(place[region] for region in rule.regions) for rule in spec.rules]
+        checked = checked_of(spec)
+        self.regions, self.where, self.moving = len(regions), where, checked.moving
+        self.clauses = [(clause.rule, clause.literals) for clause in checked.clauses]
+        self.excluded = [
+            (rule, np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2))
+            for rule in checked.excluding
+        ]
+        names = ("outputs", "sizes", "inputs", "thresholds")
+        self.outputs, self.sizes, self.inputs, self.thresholds = (tensors[f"check.{name}"] for name in names)
+        self.is_sized = bool(self.sizes.any())
+        self.matrix: Any = np.hstack([self.outputs, self.sizes]) if self.is_sized else self.outputs
+        if self.matrix.size > _MOST_DENSE and np.count_nonzero(self.matrix) < _SPARSE * self.matrix.size:
+            self.matrix = sparse.csr_matrix(self.matrix)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it can be printed number by number."""
+        pairs = sum(len(pairs) for _, pairs in self.excluded)
+        size = sum(int(np.count_nonzero(part)) for part in (self.outputs, self.sizes, self.inputs))
+        size += sum(len(own) for _, own in self.clauses)
+        return bool(self.outputs.shape[1] + size + 2 * pairs <= _MOST_ROWS)
+
+
+class _Checked(_Printer):
+    """What printed checks share. `words`: "or" and "not" of truth values."""
+
+    words = "or", "not "
+
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
+        self.check = check
+        super().__init__(ops, tensors, fmt)
+
+    def read_later(self) -> list[int]:
+        """Return the inputs that literals read."""
+        return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+
+    def off(self, rule: int) -> list[str]:
+        """Return the text of "no region of the rule is active", if that can be."""
+        places, (either, no) = self.check.where[rule], self.words
+        if self.always.intersection(places):
+            return []
+        return [f"{no}({joined([f'b{i}' for i in places], f' {either} ')})"]
+
+    def together(self, own: Sequence[tuple[int, Any]]) -> dict[tuple[str, ...], list[Any]]:
+        """Return what belongs to rules, by what says that they are off."""
+        found: dict[tuple[str, ...], list[Any]] = {}
+        for rule, one in own:
+            found.setdefault(tuple(self.off(rule)), []).append(one)
+        return found
+
+
+class CheckedRows(_Checked, PrintedRows):
+    """Row by row, in Python's floats."""
+
+    start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
+
+    def given(self, op: Op) -> None:
+        """Read answers that clips have moved already."""
+        self.lines.append("".join(f"q{i}, " for i in range(self.check.outputs.shape[1])) + "= q")
+
+    def narrow(self, op: Op) -> None:
+        """Print the check."""
+        check, tiny = self.check, repr(float(TINY))
+        outputs = range(check.outputs.shape[1])
+        values = "".join(f"q{i}, " for i in outputs)
+        if any("affine" in other.out for other in self.ops):  # others leave float32 numbers
+            self.names["packed"] = array
+            self.lines.append(f"{values}= packed('f', ({values}))")
+        self.lines += [f"if -{tiny} < q{i} < {tiny}: q{i} = 0.0" for i in outputs]
+        self.lines.append(f"served.append(({values}))")
+        self.names["abs"] = abs
+        self.lines += [f"a{i} = abs(q{i})" for i in outputs if check.sizes[:, i].any()]
+        self.lines.append(f"if not ({self.conditions([self.literal(k) for k in range(len(check.thresholds))])}):")
+        bits = "".join("True, " if i in self.always else f"b{i}, " for i in range(check.regions))
+        self.lines += ["    failed.append(len(served) - 1)", f"    known.append(({bits}))"]
+        self.names["array"] = np.array
+        self.end = "    return array(served, dtype=float32), failed, known"
+
+    def literal(self, k: int) -> str:
+        """Return the text of the comparison of a sum."""
+        check = self.check
+        terms = [f"{v!r} * q{i}" for i, v in enumerate(check.outputs[k].tolist()) if v]
+        terms += [f"{v!r} * a{i}" for i, v in enumerate(check.sizes[k].tolist()) if v]
+        if k < check.moving:
+            terms += [f"{v!r} * x{j}" for j, v in enumerate(check.inputs[k].tolist()) if v]
+        return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
+
+    def conditions(self, literals: list[str]) -> str:
+        """Return the text of all clauses and exclusions."""
+        check, asked = self.check, []
+        for rule, own in check.clauses:
+            asked.append(" or ".join([*self.off(rule), *(literals[k] for k in own)]))
+        for rule, pairs in check.excluded:
+            asked += [" or ".join([*self.off(rule), f"q{h} < 0.0", f"q{k} < 0.0"]) for h, k in pairs.tolist()]
+        return " and ".join(f"({text})" for text in asked)
+
+
+class CheckedColumns(_Checked, Columns):
+    """Column by column, in NumPy."""
+
+    words = "|", "~"
+
+    def given(self, op: Op) -> None:
+        """Read answers that clips have moved already."""
+        self.lines.append("q = answer.T")
+
+    def narrow(self, op: Op) -> None:
+        """Print the check."""
+        check = self.check
+        self.names |= {"tiny": np.float32(float(TINY)), "abs": np.abs, "ones": np.ones}
+        self.lines += [
+            "y = q.astype(float32)",
+            "small = abs(y) < tiny",
+            "if small.any(): y[small] = 0.0",
+            "out = y.T.copy()",
+        ]
+        asked = self.clauses() if check.clauses else []
+        if check.excluded:
+            self.lines.append("on = (y >= 0.0).astype(float32)")
+        for number, (off, own) in enumerate(self.together(check.excluded).items()):
+            pairs = np.concatenate(own)
+            self.names[f"pairs{number}"] = _matrix(pairs, check.outputs.shape[1])
+            self.lines.append(f"e{number} = ((pairs{number} @ on) * on).any(axis=0)")
+            asked.append(" | ".join([f"~e{number}", *off]))
+        self.lines += [
+            f"ok = {joined([f'({text})' for text in asked], ' & ')}",
+            "bad = (~ok).nonzero()[0]",
+            "if not len(bad): return out, bad, None",
+            f"bits = ones((len(bad), {check.regions}), dtype=bool)",
+        ]
+        self.lines += [f"bits[:, {i}] = b{i}.take(bad)" for i in range(check.regions) if i not in self.always]
+        self.end = "    return out, bad, bits"
+
+    def clauses(self) -> list[str]:
+        """Print the literals; return the texts of the clauses."""
+        check = self.check
+        self.names |= {"G": check.matrix, "H": check.thresholds[:, None], "array": np.array}
+        self.lines.append("w = y.astype(float64)")
+        if check.is_sized:
+            self.names["joined"] = np.concatenate
+            self.lines.append("w = joined((w, abs(w)))")
+        self.lines.append("sums = G @ w")
+        if check.moving:
+            read = self.read_later()
+            self.names["S"] = np.ascontiguousarray(check.inputs[:, read])
+            self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
+        self.lines.append("holds = sums <= H")
+        if len(check.clauses) <= _FEW_CLAUSES:
+            return [" | ".join([*(f"holds[{k}]" for k in own), *self.off(rule)]) for rule, own in check.clauses]
+        sizes = [len(own) for _, own in check.clauses]
+        self.names |= {
+            "listed": np.array([k for _, own in check.clauses for k in own]),
+            "starts": np.cumsum([0, *sizes[:-1]]),
+            "either": np.logical_or.reduceat,
+        }
+        self.lines.append("met = either(holds[listed], starts, axis=0)")
+        asked = []
+        groups = self.together([(rule, c) for c, (rule, _) in enumerate(check.clauses)])
+        for number, (off, rows) in enumerate(groups.items()):
+            self.names[f"rows{number}"] = np.array(rows)
+            own = "met" if len(groups) == 1 else f"met[rows{number}]"
+            self.lines.append(f"m{number} = {own}.all(axis=0)")
+            asked.append(" | ".join([f"m{number}", *off]))
+        return asked
+
+
+def _matrix(pairs: Array, m: int) -> Any:
+    """Return which labels exclude which (m, m): what it adds up are whole numbers below 2^24."""
+    matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.float32), (pairs[:, 0], pairs[:, 1])), (m, m))
+    matrix.data[:] = 1.0  # a pair that is stated twice
+    return matrix if m * m > _MOST_DENSE and len(pairs) < _SPARSE * m * m else matrix.toarray()

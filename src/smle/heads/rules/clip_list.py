@@ -1,0 +1,109 @@
+"""The clip list: limits on single outputs behind any model's answers (certificate format, section 12)."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
+from smle.heads.contract import AsksOnce
+from smle.heads.rules.many_limits import Pairs
+from smle.programs.operations import TABLE
+from smle.programs.source import Function, columns_function, rows_function
+from smle_check.heads.clips import limits_of
+from smle_check.program import clip_list, needed, prepared, run
+
+__all__ = ["ClipList"]
+
+Array = npt.NDArray[Any]
+_FLOAT32 = np.dtype(np.float32)
+_FORMATS = (_FLOAT32, np.dtype(np.float64))
+_FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
+MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
+_SHARE = 0.15  # of the limits, if they are to be looked up
+_MOST_PRINTED = 3000  # limits
+
+
+class ClipList(AsksOnce):
+    """Moves answers inside the limits that are active at their inputs; leaves them alone where these allow them.
+
+    Of a head with checked candidates this is the half in front of the check.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.certificate = certificate
+        document = certificate.document
+        spec = smle_check.Specification(document["specification"], certificate.block)
+        self._tensors = MappingProxyType(arrays_of(certificate.tensors))
+        limits = limits_of(spec)
+        self._ops = clip_list(spec, limits, document["gate"]["regions"])
+        self._of_rows: dict[Any, Function] = {}
+        self._of_columns: dict[Any, Function] = {}
+        self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
+        if len(limits) > MANY_LIMITS:
+            self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
+        self._shape = len(spec.inputs), len(spec.outputs)
+
+    @property
+    def width(self) -> int:
+        """How many answers it reads of a row."""
+        return self._shape[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClipList, (self.certificate,)  # printed functions are made anew
+
+    def __call__(self, X: Array, answers: Array) -> Array:
+        """Return the answers (n, m) in float32, moved inside the limits at X (n, d), which is float32 or float64.
+
+        Raises:
+            TypeError: If X has another kind of numbers.
+            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
+        """
+        return self._run(X, answers)  # type: ignore[no-any-return]
+
+    def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
+        """Return which regions of the gate each row lies in (n, regions)."""
+        kind = X.dtype.newbyteorder("=")
+        steps = prepared(needed(self._ops, ("bits",)), self._tensors, TABLE, kind.name)
+        return run(steps, {"features": X.astype(kind, copy=False)})  # type: ignore[no-any-return]
+
+    def _run(self, X: Array, answers: Array) -> Any:
+        """Choose a printed function and call it."""
+        rows = len(answers)
+        if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
+            raise ValueError(
+                f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
+                f"Got {X.shape} and {answers.shape}."
+            )
+        with np.errstate(all="ignore"):  # whatever the caller asks for: overflow and underflow are part of the program
+            if answers.dtype is not _FLOAT32:
+                answers = np.asarray(answers, dtype=np.float32)
+            few = 0 < rows <= self._few
+            function = (self._of_rows if few else self._of_columns).get(X.dtype)
+            if function is None:
+                X, function = self._first(X, few)
+            return function(X, answers)
+
+    def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
+        """Return inputs in a format of this machine, and the program for that format."""
+        kind = X.dtype.newbyteorder("=")
+        if kind not in _FORMATS:  # a conversion may round, and the limits would hold elsewhere
+            raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
+        known, made = (self._of_rows, self._for_rows) if few else (self._of_columns, self._for_columns)
+        if kind not in known:
+            known[kind] = made(kind.name)
+        return X.astype(kind, copy=False), known[kind]
+
+    def _for_rows(self, fmt: str) -> Function:
+        return rows_function(self._ops, self._tensors, fmt)
+
+    def _for_columns(self, fmt: str) -> Function:
+        if self._limits > MANY_LIMITS:
+            pairs = Pairs(self._ops, self._tensors, fmt)
+            if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
+                return pairs
+        return columns_function(self._ops, self._tensors, fmt)

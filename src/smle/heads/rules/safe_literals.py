@@ -1,0 +1,288 @@
+"""The search for one literal per clause, and for the answer that satisfies them, in outputs divided by their scale."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.nearest.literals import SearchNode, branch_and_bound, choose_literals
+from smle.regions.geometry import Domain, Region, RegionMaximum
+from smle.regions.robust import Layout, RobustRow, roomy_center
+from smle_check.floats import BINARY64
+from smle_check.heads.candidates import Checked
+from smle_check.heads.clips import Clip
+from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
+from smle_check.specification import Literal, exclusion
+
+__all__ = ["CAP", "LiteralSearch", "Need", "SafePoint", "Scaled"]
+
+Array = npt.NDArray[np.float64]
+Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
+CAP = 0.5  # of the room, in scales
+_ENOUGH = 1e-3  # room with which the search for literals ends
+_NODES = 300
+_MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
+_NEAR = 64.0  # scales around the typical answer in which literals are chosen first
+_MOST_PAIRS = 5_000
+
+
+class Need(NamedTuple):
+    """A literal over a part of a leaf, in scaled units, and the maximum of linear functions over that part."""
+
+    row: RobustRow
+    support: RegionMaximum
+
+    def slack(self, point: SafePoint) -> float:
+        """Return what is left of the bound at the worst input."""
+        most, *_ = self.support((self.row.g @ point.slope + self.row.s)[None])
+        return self.row.h - float(self.row.g @ point.offset) - float(most[0])
+
+
+class SafePoint(NamedTuple):
+    """A proposed answer in scaled units: slope (outputs read, inputs used), offset, and the room that it leaves."""
+
+    slope: Array
+    offset: Array
+    room: float
+
+
+class Scaled:
+    """What rules ask beside limits, with the limits that matter, in scaled units."""
+
+    def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
+        self.boxes, self.spec, self.clips, self.checked = boxes, boxes.spec, clips, checked
+        self.typical, self.scale = typical, scale
+        self.parts: dict[tuple[Leaf, int | None, int | None, Only], RegionMaximum | None] = {}
+        literals = self.checked.literals
+        pairs = [pair for rule in self.checked.excluding for pair in self.spec.rules[rule].exclusions]
+        read = {i for literal in literals for i in literal.y} | {label for pair in pairs for label in pair}
+        self.read = sorted(read)
+        self.limits = [clip for clip in self.clips if clip.limit.output in read]
+        moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
+        tied = [row for row in self.spec.rows[: self.spec.stated] if len(row.terms) > 1]
+        oblique = {k for row in tied if self.boxes.group_of(row) is None for k in row.terms}
+        self.moving, self.used = sorted(moving), sorted(moving | oblique)
+        self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
+        ends = self.spec.passed[BINARY64]
+        low, high = (np.array([float(side[k]) for k in self.used], dtype=np.float64) for side in ends)
+        self.middle, self.half = (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
+        own = {c.rule for c in self.checked.clauses} | {*self.checked.excluding} | {c.limit.rule for c in self.limits}
+        self.regions = {g for rule in own for g in self.spec.rules[rule].regions}
+        self.of_member: dict[int, dict[int, set[int]]] = {}
+        self.unit, self.near = self.scale[self.read], self.typical[self.read] / self.scale[self.read]
+
+    def meeting(self, only: Only) -> set[int]:
+        """Return the regions of limits and clauses that meet a member of a group."""
+        if only is None:
+            return self.regions
+        g, k = only
+        if g not in self.of_member:
+            by_member: dict[int, set[int]] = {name: set() for name in (-1, *self.spec.groups[g])}
+            for region in self.regions:
+                members = self.boxes.of(region, BINARY64).members.get(g)
+                for name in members.names if members is not None and members.among else (-1,):
+                    by_member[name].add(region)
+            self.of_member[g] = by_member
+        return self.of_member[g][-1] | self.of_member[g][k]
+
+    def part(self, leaf: Leaf, stated: int | None, seen: int | None, only: Only = None) -> RegionMaximum | None:
+        """Return the inputs of a leaf where a region holds as stated and another as the gate sees it; None: none.
+
+        `only`: of a group, one of its members alone.
+        """
+        key = leaf, stated, seen, only
+        if key not in self.parts:
+            self.parts[key] = None if stated in leaf.off or seen in leaf.off else self._part(*key)
+        return self.parts[key]
+
+    def _part(self, leaf: Leaf, stated: int | None, seen: int | None, only: Only) -> RegionMaximum | None:
+        regions = sorted({*leaf.on, *(g for g in (stated, seen) if g is not None)})
+        known = self.boxes.meeting(regions, BINARY64, leaf.off)
+        if known is not None and only is not None:
+            self.boxes.note(known, Known({}, {only[0]: Members(frozenset({only[1]}), True)}))
+        if known is None or self.boxes.is_empty(known):
+            return None
+        facts = Facts(self.boxes, leaf)
+        rows = [facts.row(r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
+        rows = [row for row in rows if self.places[1].keys() >= row[0].keys() and len(row[0]) > 1]
+        ends = [self.ends(known, k) for k in self.used]
+        low, high = ((np.array([float(end[i]) for end in ends]) - self.middle) / self.half for i in (0, 1))
+        for g, group in enumerate(self.spec.groups):
+            left = [k for k in group if g not in known.members or k in known.members[g]]
+            ones = {k: Fraction(1) for k in left if k in self.places[1]}
+            if len(ones) > 1:
+                rows.append((ones, Fraction(1)))
+            if len(left) == len(ones) > 1:
+                rows.append(({k: -v for k, v in ones.items()}, Fraction(-1)))
+        A = np.array([[float(terms.get(k, 0)) for k in self.used] for terms, _ in rows])
+        A = A.reshape(len(rows), len(self.used))
+        b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
+        domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
+        found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
+        return None if found.located[1] is not None else found
+
+    def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
+        """Return the range of an input; of a member of a group the values that it may have."""
+        g = self.boxes.group.get(k)
+        if g is None:
+            low, high = (side[k] for side in self.spec.passed[BINARY64])
+            return known.ends.get(k, (low, high))
+        members = known.members.get(g)
+        if members is not None and k not in members:
+            return Fraction(0), Fraction(0)
+        return Fraction(int(self.boxes.count(g, members) == 1)), Fraction(1)
+
+    def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
+        """Return a literal in scaled units, divided by its largest coefficient."""
+        g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
+        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], literal.x, s)):
+            for k, v in form.items():
+                row[places[k]] = float(v)
+        g, bound, s = g * self.unit, float(literal.bound) - s @ self.middle, s * self.half
+        size = np.abs(g).max()
+        return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
+
+
+class LiteralSearch:
+    """The search for one literal per clause and the answer that satisfies them, in one leaf."""
+
+    def __init__(
+        self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
+        only: Only = None,
+    ) -> None:  # fmt: skip
+        self.search, self.nodes = search, nodes
+        self.layout = Layout(len(search.read), 0, len(search.used), affine)
+        self.base: list[Need] = []
+        self.limits: list[tuple[int, int, Need]] = []  # of which those that hurt are added to what is chosen
+        self.open: list[list[Need]] = []
+        self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
+        rules, place = search.spec.rules, search.places[0]
+        meets = search.meeting(only)
+        for clip in search.limits:
+            limit = clip.limit
+            if limit.region in meets and (part := search.part(leaf, None, limit.region, only)) is not None:
+                sign = Fraction(-limit.side)
+                x = {k: -sign * v for k, v in limit.slope.items()}
+                literal = Literal({limit.output: sign}, x, sign * limit.offset, limit.strict)
+                self.limits.append((place[limit.output], limit.side, search.need(literal, part, roomy=False)))
+        if not affine and len(self.limits) > _MANY_LIMITS:
+            self.limits = _tightest(self.limits)
+        if not hurting:
+            self.base, self.limits = [need for *_, need in self.limits], []
+        for clause in search.checked.clauses:
+            literals = [search.checked.literals[k] for k in clause.literals]
+            for region in rules[clause.rule].regions:
+                if region in meets and (part := search.part(leaf, region, None, only)) is not None:
+                    needs = [search.need(literal, part) for literal in literals]
+                    self.base += needs if len(needs) == 1 else []
+                    self.open += [needs] if len(needs) > 1 else []
+        for rule in search.checked.excluding:
+            for region in rules[rule].regions:
+                if region in meets and (part := search.part(leaf, region, None, only)) is not None:
+                    own = [[place[label] for label in pair] for pair in rules[rule].exclusions]
+                    self.pairs.append((part, np.array(own, dtype=np.intp)))
+
+    def run(self) -> SafePoint | None:
+        """Return an answer that leaves room, or the one that leaves most; None: none was found."""
+        best: SafePoint | None = None
+        for start in (self.guessed(), []) if self.open or self.pairs else ([],):
+            if start is None or (best is not None and best.room >= _ENOUGH):
+                continue
+            found = branch_and_bound(
+                partial(self.node, start),
+                max_nodes=self.nodes,
+                below=np.inf if best is None else -best.room,
+                enough=-_ENOUGH,
+            )
+            best = best if found.answer is None else found.answer
+        return best
+
+    def guessed(self) -> list[Need] | None:
+        """Return one literal per clause that some constant answer satisfies with room; None: none was found."""
+        search = self.search
+        rows = [need.row for needs in (self.base, *self.open) for need in needs]
+        wanted = {int(i) for row in rows for i in np.flatnonzero(row.g < 0)}
+        clauses = [*([need] for need in self.base), *self.open]
+        for part, pairs in self.pairs:
+            own = [pair for pair in pairs.tolist() if wanted.issuperset(pair)][:_MOST_PAIRS]
+            clauses += [self.exclusion(part, pair) for pair in own]
+        needs = [need for own in clauses for need in own]
+        if not needs:  # exclusions alone
+            return None
+        chosen = choose_literals(
+            np.stack([need.row.g for need in needs]),
+            np.array([need.row.h - float(need.support(need.row.s[None])[0][0]) for need in needs]),
+            np.repeat(np.arange(len(clauses)), [len(own) for own in clauses]),
+            near=search.near,
+            reach=np.full(len(search.read), _NEAR),
+            room=np.array([float(need.row.roomy) for need in needs]),
+            most=CAP,
+        )
+        return None if chosen is None else [needs[k] for k in chosen[len(self.base) :]]
+
+    def exclusion(self, part: RegionMaximum, pair: list[int]) -> list[Need]:
+        """Return "not both" of two labels, numbered among the outputs read."""
+        h, k = (self.search.read[i] for i in pair)
+        return [self.search.need(literal, part) for literal in exclusion((h, k))]
+
+    def node(self, start: list[Need], chosen: tuple[Need, ...]) -> SearchNode[SafePoint, Need] | None:
+        """Return the answer with most room, affine in some inputs, and the clause that it breaks most."""
+        search, layout = self.search, self.layout
+        near, cost = np.zeros((layout.outputs, layout.stride)), np.full((layout.outputs, layout.stride), 1e-4)
+        near[:, -1], cost[:, -1] = search.near, 1e-3 / layout.outputs
+        fixed = np.zeros(near.shape, dtype=bool)
+        fixed[:, :-1] = ~np.isin(search.used, search.moving)[: layout.stride - 1]
+        asked = (*self.base, *start, *chosen)
+        ways = {(int(i), int(np.sign(need.row.g[i]))) for need in asked for i in np.flatnonzero(need.row.g)}
+        found = roomy_center(
+            [need.row for need in (*asked, *(need for i, side, need in self.limits if (i, side) in ways))],
+            layout,
+            room=(0.0, CAP),
+            near=near.reshape(-1),
+            cost=cost.reshape(-1),
+            fixed=fixed.reshape(-1),
+        )
+        if found is None:
+            return None
+        table = found[0].reshape(near.shape)
+        slope = table[:, :-1] if layout.passthrough else np.zeros((layout.outputs, layout.inputs))
+        point = SafePoint(slope, table[:, -1], found[1])
+        return SearchNode(
+            -point.room, point, [need for _, need in sorted(self.broken(point), key=lambda item: -item[0])]
+        )
+
+    def broken(self, point: SafePoint) -> list[tuple[float, Need]]:
+        """Return the literals, each with its slack, of the clause that is broken most; none if all hold."""
+        least = min(1e-6, point.room)
+        moved: dict[tuple[int, int], float] = {}  # how far clips move it, by output and side
+        for i, side, need in self.limits:
+            moved[i, side] = max(moved.get((i, side), 0.0), -need.slack(point))
+
+        def slack(need: Need) -> float:
+            hurt = [abs(v) * moved.get((i, 1 if v > 0 else -1), 0.0) for i, v in enumerate(need.row.g.tolist()) if v]
+            return need.slack(point) - float(sum(hurt))
+
+        slacks = [[(slack(need), need) for need in needs] for needs in self.open]
+        worst = min(slacks, key=lambda own: max(slack for slack, _ in own), default=None)
+        if worst is not None and max(slack for slack, _ in worst) < least:
+            return worst
+        for part, pairs in self.pairs:
+            tops = point.offset + part(point.slope)[0]
+            both = pairs[(tops[pairs] > -least).all(axis=1)]
+            if len(both):
+                return [(slack(need), need) for need in self.exclusion(part, both[0].tolist())]
+        return []
+
+
+def _tightest(limits: list[tuple[int, int, Need]]) -> list[tuple[int, int, Need]]:
+    """Return the limits that a constant answer has to obey: of each output and side the tightest."""
+    found: dict[tuple[int, int], tuple[float, Need]] = {}
+    for i, side, need in limits:
+        least = need.row.h - (float(need.support(need.row.s[None])[0][0]) if need.row.s.any() else 0.0)
+        if (i, side) not in found or least < found[i, side][0]:
+            found[i, side] = least, need
+    return [(i, side, need) for (i, side), (_, need) in found.items()]

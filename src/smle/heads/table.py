@@ -1,0 +1,52 @@
+"""The table of heads. A new one is a folder here, a file in `smle_check/heads`, and a line in both tables."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+
+from smle.certificates.document import Certificate
+from smle.errors import CertificateError
+from smle.heads.box.head import BOX
+from smle.heads.contract import HeadKind, HeadProgram
+from smle.heads.grid.head import GRID
+from smle.heads.rules.head import RULES
+from smle.rules import Specification
+
+__all__ = ["HEADS", "certify_head", "head_for", "head_of", "program_of"]
+
+HEADS: dict[str, HeadKind] = {"box": BOX, "rules": RULES, "grid": GRID}
+
+
+def head_for(spec: Specification) -> str:
+    """Return the name of the head that goes behind any model under these rules."""
+    return [name for name, head in HEADS.items() if head.suits(spec)][-1]
+
+
+def head_of(certificate: Certificate) -> HeadKind:
+    """Return the head that a certificate speaks of.
+
+    Raises:
+        CertificateError: If there is none of that kind.
+    """
+    if certificate.kind not in HEADS:
+        raise CertificateError(f"certificate: unknown kind of head '{certificate.kind[:20]}'.")
+    return HEADS[certificate.kind]
+
+
+def program_of(certificate: Certificate) -> HeadProgram:
+    """Return the program that a certificate speaks of."""
+    return head_of(certificate).program(certificate)
+
+
+def certify_head(
+    spec: Specification,
+    *,
+    default: npt.ArrayLike | None = None,
+    scale: npt.ArrayLike | None = None,
+    files: dict[str, bytes] | None = None,
+) -> Certificate:
+    """Return the certified head that goes behind any model: the grid for outputs in steps, else the head of rules.
+
+    Arguments and errors are those of `certify_rules`.
+    """
+    return HEADS[head_for(spec)].certify(spec, default=default, scale=scale, files=files)

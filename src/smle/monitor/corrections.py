@@ -1,0 +1,239 @@
+"""What a head of rules does to a model's answers: which it keeps, moves or replaces, and in which parts they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.rules import Choice, Clause, Label, Specification
+from smle.rules.membership import active, broken, clause_holds
+from smle_check.heads import sums
+
+__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "ways_of"]
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+WAYS = ("kept", "moved", "near", "replaced", "safe")
+"""How a row is served: by the model's own answer, nothing of which was changed, decisions and scores included; by the
+nearest allowed one; by one near, where the search for the nearest was cut short; with a default in the place of an
+answer that is NaN, infinite or beyond 1e30; by the stored safe answer."""
+WIDE = float(sums.WIDE)
+"""Answers beyond are replaced."""
+MUCH = 0.001
+"""The stored safe answer should not serve a larger share of the rows than this."""
+_CLAUSES, _LITERALS = 50, 12  # clauses with alternatives whose parts are counted, and alternatives of each
+
+
+class Parts(NamedTuple):
+    """A clause with alternatives: on how many rows its rule is on, and how many lie in each part.
+
+    A row may lie in several parts where they overlap. `own` is about what the model itself answers; `outside`: in how
+    many rows that lies in none, answers that are replaced left out.
+    """
+
+    rule: str
+    clause: int
+    on: int
+    served: tuple[int, ...]
+    own: tuple[int, ...]
+    outside: int
+
+
+class Moves(NamedTuple):
+    """Rows in which an output changed; sum and largest of the distances, for numbers."""
+
+    rows: int
+    total: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Counts over rows; counts of chunks add up.
+
+    * `ways`: rows by how they were served, each counted once. An answer with several outputs is kept if all are, and
+      labels and choices are if their logits and scores are: where these move, probabilities do.
+    * `broken`: rows whose own answer breaks each rule; answers that are replaced are not judged.
+    * `moves`: by output; `parts`: of clauses with alternatives.
+    """
+
+    rows: int
+    ways: dict[str, int]
+    broken: dict[str, int]
+    moves: dict[str, Moves]
+    parts: tuple[Parts, ...]
+
+    @classmethod
+    def of(cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array) -> Corrections:
+        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `smle.heads.contract.Outcome`."""
+        X = _clamped(spec, X)
+        usable = _usable(answers)
+        ways = np.bincount(ways_of(spec, answers, served, by), minlength=len(WAYS))
+        own, final = (values.astype(np.float64) for values in (answers[usable], served))
+        wrong = broken(spec, X[usable], own).sum(axis=0)
+        changed = _changed(spec, answers, served)
+        moves = {}
+        for j, (output, columns) in enumerate(_columns(spec)):
+            rows = np.flatnonzero(changed[:, j] & usable)
+            numeric = not isinstance(output, Label | Choice)
+            far = np.abs(final[rows, columns[0]] - answers[rows, columns[0]]) if numeric else np.zeros(0)
+            moves[output.name] = Moves(len(rows), float(far.sum()), float(far.max(initial=0.0)))
+        return cls(
+            len(X),
+            dict(zip(WAYS, ways.tolist(), strict=True)),
+            {rule.name: int(count) for rule, count in zip(spec.rules, wrong, strict=True)},
+            moves,
+            tuple(_parts(spec, X, final, own, usable)),
+        )
+
+    @property
+    def safe_share(self) -> float:
+        """Share of the rows that the stored safe answer served."""
+        return self.ways["safe"] / self.rows if self.rows else 0.0
+
+    @property
+    def concern(self) -> str:
+        """What to say if the stored safe answer served too often; else nothing."""
+        if self.safe_share <= MUCH:
+            return ""
+        return (
+            f"The stored safe answer served {self.ways['safe']:,} of {self.rows:,} rows ({self.safe_share:.2%}), more "
+            f"than a tenth of a percent. It obeys the rules, but says little about the row. Give rules that leave "
+            "little room together more of it, or narrow the ranges of the inputs to what occurs."
+        )
+
+    def __add__(self, other: Corrections) -> Corrections:
+        moves = {}
+        for name, one in self.moves.items():
+            two = other.moves[name]
+            moves[name] = Moves(one.rows + two.rows, one.total + two.total, max(one.largest, two.largest))
+        pairs = zip(self.parts, other.parts, strict=True)
+        return Corrections(
+            self.rows + other.rows,
+            {name: count + other.ways[name] for name, count in self.ways.items()},
+            {name: count + other.broken[name] for name, count in self.broken.items()},
+            moves,
+            tuple(
+                Parts(
+                    a.rule,
+                    a.clause,
+                    a.on + b.on,
+                    _summed(a.served, b.served),
+                    _summed(a.own, b.own),
+                    a.outside + b.outside,
+                )
+                for a, b in pairs
+            ),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, as model.json holds it."""
+        return {
+            "rows": self.rows,
+            "ways": self.ways,
+            "broken": self.broken,
+            "moves": {name: moves._asdict() for name, moves in self.moves.items()},
+            "parts": [{**part._asdict(), "served": list(part.served), "own": list(part.own)} for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Corrections:
+        """Read what `to_json` wrote; a KeyError, TypeError, ValueError or AttributeError if it is something else."""
+        return cls(
+            int(data["rows"]),
+            {way: int(data["ways"][way]) for way in WAYS},
+            {str(name): int(count) for name, count in data["broken"].items()},
+            {
+                str(name): Moves(int(v["rows"]), float(v["total"]), float(v["largest"]))
+                for name, v in data["moves"].items()
+            },
+            tuple(
+                Parts(
+                    str(v["rule"]),
+                    int(v["clause"]),
+                    int(v["on"]),
+                    _counts(v["served"]),
+                    _counts(v["own"]),
+                    int(v["outside"]),
+                )
+                for v in data["parts"]
+            ),
+        )
+
+
+def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> npt.NDArray[np.int8]:
+    """Return how each row was served, as places in `WAYS`: (n,)."""
+    ways = np.zeros(len(answers), dtype=np.int8)
+    ways[_changed(spec, answers, served).any(axis=1)] = 1
+    ways[by == 3] = 2
+    ways[~_usable(answers)] = 3
+    ways[by == 2] = 4
+    return ways
+
+
+def alternatives_of(spec: Specification) -> list[tuple[int, int, Clause]]:
+    """Return the clauses with alternatives whose parts are counted: rule, place in it, clause.
+
+    Those over scores of options are left out: their parts are which option beats which.
+    """
+    scores = {k for output, columns in _columns(spec) if isinstance(output, Choice) for k in columns}
+    found = []
+    for r, rule in enumerate(spec.rules):
+        for c, clause in enumerate(rule.requirement.clauses):
+            read = {k for literal in clause.literals for k, _ in literal.outputs}
+            if 2 <= len(clause.literals) <= _LITERALS and not read & scores:
+                found.append((r, c, clause))
+    return found[:_CLAUSES]
+
+
+def _parts(spec: Specification, X: Array, served: Array, own: Array, usable: Mask) -> list[Parts]:
+    found = []
+    for r, c, clause in alternatives_of(spec):
+        on = active(spec.rules[r], X)
+        final, first = (
+            np.stack([clause_holds(Clause((literal,)), x, y) for literal in clause.literals])
+            for x, y in ((X[on], served[on]), (X[on & usable], own[on[usable]]))
+        )
+        counts, own_counts = (tuple(held.sum(axis=1).tolist()) for held in (final, first))
+        outside = int((~first.any(axis=0)).sum())
+        found.append(Parts(spec.rules[r].name, c, int(on.sum()), counts, own_counts, outside))
+    return found
+
+
+def _usable(answers: Array) -> Mask:
+    """Return which rows have no answer that is replaced: (n,)."""
+    return np.asarray((np.abs(answers) <= WIDE).all(axis=1))
+
+
+def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
+    """Return which outputs of which rows are served otherwise than the model answered: (n, outputs)."""
+    found = []
+    for _, columns in _columns(spec):
+        found.append((answers[:, columns] != served[:, columns]).any(axis=1))
+    return np.stack(found, axis=1)
+
+
+def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
+    """Return every output with the places of its columns."""
+    found, start = [], 0
+    for output in spec.outputs:
+        width = len(output.options) if isinstance(output, Choice) else 1
+        found.append((output, list(range(start, start + width))))
+        start += width
+    return found
+
+
+def _clamped(spec: Specification, X: Array) -> Array:
+    return np.clip(X, *spec.ends(X.dtype))
+
+
+def _summed(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def _counts(values: Any) -> tuple[int, ...]:
+    return tuple(int(v) for v in values)

@@ -1,0 +1,126 @@
+"""The perceptron of the estimators; constant bounds behind a backbone. Any torch module serves as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.networks.units import DataScale
+
+__all__ = ["MLP", "Answers", "Rescale", "Rescaled", "Standardize", "require_width"]
+
+
+class Standardize(nn.Module):
+    """(x - shift) / scale, per column, with constants taken from data."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shift: npt.ArrayLike, scale: npt.ArrayLike) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.as_tensor(np.asarray(shift, dtype=np.float32)))
+        self.register_buffer("scale", torch.as_tensor(np.asarray(scale, dtype=np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the standardized inputs (batch, d)."""
+        return (x - self.shift) / self.scale
+
+
+class MLP(nn.Sequential):
+    """Standardize, ReLU layers of the given widths, and a linear layer of the embedding's width."""
+
+    def __init__(self, hidden: Sequence[int], embedding: int, *, shift: npt.ArrayLike, scale: npt.ArrayLike) -> None:
+        standardize = Standardize(shift, scale)
+        layers: list[nn.Module] = [standardize]
+        width = len(standardize.shift)
+        for units in hidden:
+            layers += [nn.Linear(width, units), nn.ReLU()]
+            width = units
+        layers.append(nn.Linear(width, embedding))
+        super().__init__(*layers)
+
+
+class Rescale(nn.Module):
+    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as clip to [-1, 1]."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(units))
+        self.shift = nn.Parameter(torch.zeros(units))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the rescaled embedding (batch, n)."""
+        return torch.addcmul(self.shift, z, self.scale)
+
+
+class Rescaled(nn.Module):
+    """A backbone with trained constant bounds behind it."""
+
+    def __init__(self, backbone: nn.Module, units: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.rescale = Rescale(units)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Return the rescaled embedding (batch, n)."""
+        z: Tensor = self.rescale(require_width(self.backbone(*inputs), len(self.rescale.scale)))
+        return z
+
+
+def require_width(z: object, units: int) -> Tensor:
+    """Return an embedding if it has the shape (batch, units).
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
+        return z
+    got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+    raise ValueError(f"Expected the backbone to return an embedding of shape (batch, {units}). Got {got}.")
+
+
+class Answers(nn.Module):
+    """A backbone and a linear layer behind it: answers in the user's units, made of numbers of order one.
+
+    `forward` takes what the backbone takes: features that were put through `standardize`, or arguments of its own.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, backbone: nn.Module, embedding: int, frame: DataScale) -> None:
+        super().__init__()
+        m = len(frame.y_shift)
+        self.standardize = Standardize(frame.x_shift, frame.x_scale)
+        self.backbone = backbone
+        self.last = nn.Linear(embedding, m)
+        nn.init.zeros_(self.last.bias)
+        self.register_buffer("shift", torch.zeros(m))
+        self.register_buffer("scale", torch.ones(m))
+        self.set_units(frame)
+
+    @torch.no_grad()
+    def set_units(self, frame: DataScale) -> None:
+        """Take over units."""
+        pairs = (
+            (self.standardize.shift, frame.x_shift),
+            (self.standardize.scale, frame.x_scale),
+            (self.shift, frame.y_shift),
+            (self.scale, frame.y_scale),
+        )
+        for buffer, value in pairs:
+            buffer.copy_(torch.as_tensor(value))
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """Return the answers (..., m)."""
+        z, width = self.backbone(*inputs), self.last.in_features
+        if not isinstance(z, Tensor) or z.ndim < 2 or z.shape[-1] != width:
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(f"Expected the backbone to return an embedding of shape (..., {width}). Got {got}.")
+        y: Tensor = self.last(z.to(self.last.weight.dtype))
+        return torch.addcmul(self.shift, y, self.scale)

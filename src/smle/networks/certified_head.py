@@ -1,0 +1,111 @@
+"""A certified head in torch: its program in NumPy, behind what any module computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.certificates.document import Certificate, arrays_of
+from smle.heads.contract import AsksOnce
+from smle.heads.table import program_of
+from smle.networks.operator import ServedHead, head_digest, operator, serve
+from smle.tables import WHOLE_FLOAT64
+from smle_check.reading import BACKBONE
+
+__all__ = ["CertifiedHead"]
+
+
+class CertifiedHead(nn.Module):
+    """(features, what a module computes) -> answers that obey the rules, by the certified program in NumPy.
+
+    In front of a head of rules there are answers: those that the rules allow pass as they are, and so do their
+    gradients; others are replaced, and have none. In front of a box there are embeddings, and no gradient passes.
+    There is nothing to train, and nothing to change: all numbers are those of the certificate, and hooks are refused.
+
+    Shapes: features (..., d), answers (..., m) or embeddings (..., n) in any float format, outputs (..., m) in float32.
+
+    Attributes:
+        certificate: The proof.
+        counts: Answers (rows) so far: `rows`, those that were `moved`, and those `replaced` because they were NaN,
+            infinite or beyond 1e30.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__()
+        self.certificate = certificate
+        self.counts = {"rows": 0, "moved": 0, "replaced": 0}
+        self._set_up()
+
+    def _set_up(self) -> None:
+        program = program_of(self.certificate)
+        stated = self.certificate.document["specification"]
+        outputs = len(stated["outputs"])
+        if not isinstance(program, AsksOnce):
+            raise TypeError(
+                f"Expected a head that asks the model once per row. Got '{self.certificate.kind}', which asks at other "
+                "inputs, too. Serve it with smle.correct(function, spec)."
+            )
+        self.served = ServedHead(
+            program,
+            head_digest(self.certificate),
+            widths=(len(stated["inputs"]), program.width, outputs),
+            is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
+            counts=self.counts if program.reads_answers else None,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the prepared program; a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "served"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a copy, or what was read from a file of pickle, once the checker accepts it."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.certificate.check()
+        self._set_up()
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the numbers of the head by the names of the model file."""
+        return arrays_of({k: v for k, v in self.certificate.tensors.items() if not k.startswith(BACKBONE)})
+
+    @property
+    def program(self) -> AsksOnce:
+        """What runs, in NumPy."""
+        return self.served.program
+
+    def forward(self, features: Tensor, answers: Tensor) -> Tensor:
+        """Return the outputs, on the device of the answers.
+
+        Raises:
+            ValueError: If there is not one row of features, with the columns of the rules, for each answer.
+            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
+        """
+        if features.requires_grad:
+            features = features.detach()
+        given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
+        if not self.program.reads_answers:
+            outputs: Tensor = operator(features, given.detach(), None, self.served.key)
+            return outputs
+        return serve(features, given, None, self.served.key)
+
+    def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
+        """Refuse: what a hook returned would be served in the place of what is proved."""
+        raise _hooked()
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
+        """Refuse: a hook could hand other features to the rules than those that were passed."""
+        raise _hooked()
+
+
+_ENDS = ("lower", "upper")
+
+
+def _hooked() -> TypeError:
+    return TypeError(
+        "Expected no hooks on a certified head: they could change what is proved. Register them on the network, where "
+        "what a hook returns is your own computation behind the head, or on its backbone."
+    )

@@ -1,0 +1,63 @@
+"""Features as the gate reads them: numbers of a tensor, unchanged in value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from smle.errors import RuleError
+from smle.rules import Specification
+from smle.tables import WHOLE_FLOAT64, require_exact
+
+__all__ = ["is_large", "plain_numbers", "read_features", "require_rules"]
+
+
+def is_large(spec: Specification) -> bool:
+    """Return whether the domain reaches beyond 2^53, where float64 lacks whole numbers."""
+    return any(abs(end) > WHOLE_FLOAT64 for end in (*spec.lower, *spec.upper))
+
+
+def read_features(features: Tensor, *, is_large: bool) -> Tensor:
+    """Return features in a format of the gate, unchanged in value: whole numbers in float64.
+
+    Beyond 2^53 that format lacks some. Where the domain ends before, such inputs are clamped all the same.
+
+    Raises:
+        TypeError: If features are no real numbers, or int64 in a compiled program over a larger domain.
+        DataError: If a whole number would be rounded.
+    """
+    numbers = plain_numbers(features)
+    if is_large and numbers is not features and features.dtype.itemsize == 8:
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
+            raise TypeError(
+                f"Expected features in float64: the domain reaches beyond 2^53, and a compiled program cannot see "
+                f"which whole numbers would be rounded. Got {features.dtype}."
+            )
+        width = features.shape[-1]
+        given, read = (part.cpu().numpy().reshape(-1, width) for part in (features, numbers))
+        require_exact(given, read, [f"Column {i} of the features" for i in range(width)])
+    return numbers
+
+
+def plain_numbers(features: Tensor) -> Tensor:
+    """Return features as floats: whole numbers in float64, which lacks some of those beyond 2^53.
+
+    Raises:
+        TypeError: If features are no real numbers.
+    """
+    if features.dtype in (torch.float32, torch.float64):
+        return features
+    if features.is_complex():
+        raise TypeError(f"Expected features that are real numbers. Got {features.dtype}.")
+    return features.to(torch.float32 if features.is_floating_point() else torch.float64)
+
+
+def require_rules(spec: object) -> None:
+    """Raise TypeError unless rules are given as a Specification, RuleError if there are none."""
+    if not isinstance(spec, Specification):
+        raise TypeError(
+            f"Expected the rules as a Specification. Got {type(spec).__name__}. Read a file or a text with "
+            "smle.Specification.from_yaml(...)."
+        )
+    if not spec.rules:
+        raise RuleError("Expected at least one rule. Got none. Without rules, use the module as it is.")

@@ -1,0 +1,96 @@
+"""Folders of networks: numbers, rules and the certificate, no code. Whoever loads one brings the module."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from smle.certificates.document import Certificate
+from smle.errors import ModelFormatError
+from smle.networks.backbones import MLP, Answers, Rescaled
+from smle.rules import Specification
+from smle.storage import ModelRecord, description_of, write_record
+from smle_check.reading import BACKBONE
+
+__all__ = ["CertifiedModule", "backbone_state", "save_network", "weights_of"]
+
+Array = npt.NDArray[Any]
+
+
+class HasHead(Protocol):
+    """A module with a backbone and a head behind it."""
+
+    @property
+    def backbone(self) -> nn.Module:
+        """What is in front of the head."""
+
+    def head_arrays(self) -> dict[str, Array]:
+        """Return the numbers of the head by the names of the model file."""
+
+
+class CertifiedModule(HasHead, Protocol):
+    """One that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
+
+    spec: Specification
+
+    def eval(self) -> Any:
+        """Switch to eval mode."""
+
+    def certified(self, files: dict[str, bytes] | None = None) -> Certificate | None:
+        """Return a certificate for the network as it is, bound to files; None: there are no rules."""
+
+    def reading_features(self) -> nn.Module:
+        """Return the module that maps features to what the head reads."""
+
+
+def weights_of(network: HasHead | MLP) -> dict[str, Array]:
+    """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
+    if isinstance(network, MLP):
+        return _backbone_weights(network)
+    return {**_backbone_weights(network.backbone), **network.head_arrays()}
+
+
+def _backbone_weights(backbone: nn.Module) -> dict[str, Array]:
+    state = backbone.state_dict().items()
+    return {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
+
+
+def backbone_state(record: ModelRecord) -> dict[str, Tensor]:
+    """Return the stored weights of the backbone, as its `load_state_dict` takes them."""
+    own = {name.removeprefix(BACKBONE): value for name, value in record.weights.items() if name.startswith(BACKBONE)}
+    return {name: torch.from_numpy(value.copy()) for name, value in own.items()}
+
+
+def save_network(network: CertifiedModule, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
+    """Write a model folder: the backbone's numbers, the head, rules and certificate; return the certificate.
+
+    A certified model that is there is replaced with `overwrite=True`.
+
+    Raises:
+        NotCertifiedError: If a rule cannot be proved.
+    """
+    spec, module = network.spec, network.backbone
+    backbone = module.backbone if isinstance(module, Rescaled | Answers) else module
+    assert isinstance(backbone, nn.Module)
+    description = description_of(type(network).__name__, spec, backbone=_name_of(backbone))
+    rules = spec.to_yaml()
+    if isinstance(module, Answers):
+        description["embedding"] = module.last.in_features
+    certificate = network.certified({"model": ModelRecord.description_bytes(description), "rules": rules.encode()})
+    assert certificate is not None
+    write_record(ModelRecord(weights_of(network), description, rules, certificate), folder, overwrite=overwrite)
+    return certificate
+
+
+def _name_of(backbone: nn.Module) -> str:
+    """Return the class of a module whose numbers can be stored."""
+    for name, value in backbone.state_dict().items():
+        if not isinstance(value, Tensor) or value.dtype is torch.bfloat16:
+            what = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ModelFormatError(f"Expected tensors that can be stored. Got '{name}' as {what}. Call model.float().")
+    return f"{type(backbone).__module__}.{type(backbone).__qualname__}"

@@ -1,0 +1,8 @@
+"""Networks in torch: `SafeNetwork`, any backbone with the head of rules; `BoxNetwork`, the paper's."""
+
+from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.backbones import MLP, Standardize
+from smle.networks.safe_network import SafeNetwork
+from smle.networks.units import DataScale
+
+__all__ = ["MLP", "BoxNetwork", "DataScale", "SafeNetwork", "Standardize"]

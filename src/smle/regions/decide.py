@@ -1,0 +1,337 @@
+"""Exact decisions about linear statements over inputs and outputs: is there a pair (x, y) that satisfies them?
+
+A statement is an AND of half-spaces and of clauses (ORs of half-spaces) over the variables (x, y): inputs in the
+domain come first, outputs are free. Depth-first over the literals of clauses that fail at the current point, an
+LP in rationals at each node; from a refuted node the search jumps back to the choices that the proof used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from time import monotonic
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.regions.simplex import point_or_proof
+from smle.rules import (
+    Categorical,
+    Clause,
+    Linear,
+    NumericInput,
+    Polytope,
+    Row,
+    Specification,
+    dot,
+    exclusion,
+    label_columns,
+)
+
+__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "columns_of", "eliminate", "is_integer"]
+
+ZERO, ONE = Fraction(0), Fraction(1)
+MAX_NODES = 3000
+MAX_ROWS = 600
+
+
+class Undecided(Exception):  # noqa: N818 - an outcome that callers report, not an error
+    """The search was cut off by its limit."""
+
+
+@dataclass(frozen=True)
+class HalfSpace:
+    """`form . (x, y) <= bound` (`<` if strict)."""
+
+    form: Linear
+    bound: Fraction
+    strict: bool = False
+
+    def holds(self, point: Sequence[Fraction]) -> bool:
+        """Evaluate at a point, exactly."""
+        value = dot(self.form, point)
+        return value < self.bound if self.strict else value <= self.bound
+
+    def negated(self) -> HalfSpace:
+        """Return the complement."""
+        return HalfSpace(tuple((i, -v) for i, v in self.form), -self.bound, not self.strict)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A clause: one of the half-spaces holds. `tag` says where it comes from."""
+
+    options: tuple[HalfSpace, ...]
+    tag: Hashable = None
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A pair (x, y) that satisfies what was asked."""
+
+    x: tuple[Fraction, ...]
+    y: tuple[Fraction, ...]
+
+
+class Decider:
+    """Decides statements over the domain of a specification."""
+
+    def __init__(self, spec: Specification) -> None:
+        self.spec = spec
+        self.d, self.m = len(spec.columns), len(spec.targets)
+        self._integer = [i for item, columns in columns_of(spec) if is_integer(item) for i in columns]
+        self._groups = {i: group for group in spec.one_hot for i in group}
+        # No label is the answer that most rules about labels allow.
+        self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
+        self.core: frozenset[Hashable] = frozenset()
+        self._nodes = 0
+        self.end = math.inf  # of the time that there is, as `monotonic` tells it
+
+    # --- translation ------------------------------------------------------------------------------------------
+
+    def row(self, row: Row) -> HalfSpace:
+        """Return a row of a region as a half-space over (x, y)."""
+        return HalfSpace(row.coefficients, row.bound, row.strict)
+
+    def rows(self, polytope: Polytope) -> list[HalfSpace]:
+        """Return the rows of a region."""
+        return [self.row(row) for row in polytope.rows]
+
+    def clause(self, clause: Clause, tag: Hashable = None) -> OneOf:
+        """Return a clause over outputs as one over (x, y)."""
+        return OneOf(
+            tuple(
+                HalfSpace(
+                    (*literal.inputs, *((self.d + i, v) for i, v in literal.outputs)), literal.bound, literal.strict
+                )
+                for literal in clause.literals
+            ),
+            tag,
+        )
+
+    def at(self, x: Sequence[Fraction], clause: OneOf) -> OneOf:
+        """Return a clause with the inputs fixed."""
+        fixed = []
+        for option in clause.options:
+            known = sum((v * x[i] for i, v in option.form if i < self.d), ZERO)
+            form = tuple((i, v) for i, v in option.form if i >= self.d)
+            fixed.append(HalfSpace(form, option.bound - known, option.strict))
+        return OneOf(tuple(fixed), clause.tag)
+
+    # --- search -----------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        units: Iterable[HalfSpace],
+        clauses: Iterable[OneOf] = (),
+        *,
+        pairs: Sequence[tuple[npt.NDArray[np.int32], Hashable]] = (),
+    ) -> Witness | None:
+        """Return a pair that satisfies all half-spaces, clauses and exclusions, or None with a proof in `core`.
+
+        `core` then holds the tags of clauses (and of exclusions) that the refutation used.
+
+        Raises:
+            Undecided: If the search took too many nodes.
+        """
+        self._nodes = 0
+        start: list[tuple[HalfSpace, Hashable]] = [(unit, None) for unit in units]
+        waiting = []
+        for clause in clauses:
+            if len(clause.options) == 1:
+                start.append((clause.options[0], clause.tag))
+            else:
+                waiting.append(clause)
+        outcome = self._descend(start, sorted(waiting, key=lambda c: len(c.options)), list(pairs))
+        if isinstance(outcome, Witness):
+            return outcome
+        self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Symbol) and tag is not None)
+        return None
+
+    def _descend(
+        self,
+        units: list[tuple[HalfSpace, Hashable]],
+        clauses: list[OneOf],
+        pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
+    ) -> Witness | frozenset[Hashable]:
+        self._nodes += 1
+        if self._nodes > MAX_NODES or monotonic() > self.end:
+            raise Undecided
+        point = self._solve(units)
+        if isinstance(point, frozenset):
+            return point
+        broken = self._broken(point, clauses, pairs)
+        if broken is None:
+            return Witness(tuple(point[: self.d]), tuple(point[self.d :]))
+        core: set[Hashable] = {broken.tag}
+        for option in broken.options:
+            token = _Symbol()
+            outcome = self._descend([*units, (option, token)], clauses, pairs)
+            if isinstance(outcome, Witness) or token not in outcome:
+                return outcome
+            core |= outcome - {token}
+        return frozenset(core)
+
+    def _broken(
+        self, point: Sequence[Fraction], clauses: list[OneOf], pairs: list[tuple[npt.NDArray[np.int32], Hashable]]
+    ) -> OneOf | None:
+        for clause in clauses:
+            if not any(option.holds(point) for option in clause.options):
+                return clause
+        positive = np.array([v >= 0 for v in point[self.d :]])
+        for array, tag in pairs:
+            bad = np.flatnonzero(positive[array].all(axis=1))
+            if len(bad):
+                return self.clause(exclusion(*array[bad[0]].tolist()), tag)
+        for i in self._integer:
+            if point[i].denominator != 1:
+                low = Fraction(point[i].numerator // point[i].denominator)
+                return OneOf((HalfSpace(((i, ONE),), low), HalfSpace(((i, -ONE),), -low - 1)))
+        return None
+
+    def _solve(self, units: list[tuple[HalfSpace, Hashable]]) -> list[Fraction] | frozenset[Hashable]:
+        """Return a point (d + m) of the half-spaces, or the tags that a refutation uses."""
+        groups = {self._groups[i] for unit, _ in units for i, _ in unit.form if i in self._groups}
+        sums = [HalfSpace(tuple((i, s) for i in group), s) for group in groups for s in (ONE, -ONE)]
+        units = [*units, *((row, None) for row in sums)]
+        free = [None] * self.m
+        found = point_or_proof(
+            [(unit.form, unit.bound, unit.strict) for unit, _ in units],
+            [*self.spec.lower, *free],
+            [*self.spec.upper, *free],
+        )
+        if not isinstance(found, dict):
+            return frozenset(tag for (_, tag), m in zip(units, found, strict=True) if m)
+        point = [*((lo + hi) / 2 for lo, hi in zip(self.spec.lower, self.spec.upper, strict=True)), *self._default]
+        for i in self._integer:
+            point[i] = Fraction(math.ceil(self.spec.lower[i]))
+        for group in self.spec.one_hot:
+            point[group[0]] = ONE
+        for i, value in found.items():
+            point[i] = value
+        return point
+
+    # --- for every x some y ------------------------------------------------------------------------------------
+
+    def uncovered(
+        self,
+        region: Sequence[HalfSpace],
+        clauses: Sequence[OneOf],
+        *,
+        pairs: Sequence[tuple[npt.NDArray[np.int32], Hashable]] = (),
+    ) -> tuple[Fraction, ...] | None:
+        """Return an x of the region for which no y satisfies the clauses, or None if there is none.
+
+        At a point with an answer, the literals that hold there are projected to the inputs: the answer's whole
+        polytope is covered, and the search goes on outside of it.
+
+        Raises:
+            Undecided: If the search or a projection grew too large.
+        """
+        stack: list[list[HalfSpace]] = [[]]
+        steps = 0
+        while stack:
+            extra = stack.pop()
+            steps += 1
+            if steps > MAX_NODES:
+                raise Undecided
+            inside = self.find([*region, *extra])
+            if inside is None:
+                continue
+            x = inside.x
+            answer = self.find([], [self.at(x, clause) for clause in clauses], pairs=pairs)
+            if answer is None:
+                return x
+            point = (*x, *answer.y)
+            rows = [next(o for o in clause.options if o.holds(point)) for clause in clauses]
+            below = ~np.array([v >= 0 for v in answer.y])
+            rows += [
+                HalfSpace(((self.d + int(k), ONE),), ZERO, strict=True)
+                for array, _ in pairs
+                for k in np.unique(array[below[array]])
+            ]
+            passed: list[HalfSpace] = []
+            for face in eliminate(self._tied_to_inputs(rows), lambda i: i >= self.d):
+                stack.append([*extra, *passed, face.negated()])
+                passed.append(face)
+        return None
+
+    def _tied_to_inputs(self, rows: Sequence[HalfSpace]) -> list[HalfSpace]:
+        """Return the rows that mention an input, and those that share outputs with them."""
+        chosen = [row for row in rows if row.form[0][0] < self.d]
+        rest = [row for row in rows if row.form[0][0] >= self.d]
+        outputs = {i for row in chosen for i, _ in row.form if i >= self.d}
+        grown = True
+        while grown:
+            more = [row for row in rest if any(i in outputs for i, _ in row.form)]
+            rest = [row for row in rest if not any(i in outputs for i, _ in row.form)]
+            chosen += more
+            outputs |= {i for row in more for i, _ in row.form}
+            grown = bool(more)
+        return chosen
+
+
+class _Symbol:
+    """Marks a choice of the search."""
+
+
+def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
+    """Project a polytope onto the variables that stay (Fourier-Motzkin), exactly.
+
+    Rows that lose all variables are dropped: they are truths if the polytope has a point, which callers know.
+
+    Raises:
+        Undecided: If the projection has too many rows.
+    """
+    current = list(dict.fromkeys(_canonical(row) for row in rows))
+    while True:
+        counts: dict[int, list[int]] = {}
+        for row in current:
+            for i, v in row.form:
+                if gone(i):
+                    counts.setdefault(i, [0, 0])[v > 0] += 1
+        if not counts:
+            return [row for row in current if row.form]
+        i = min(counts, key=lambda k: (counts[k][0] * counts[k][1], k))
+        kept: list[HalfSpace] = []
+        positive: list[HalfSpace] = []
+        negative: list[HalfSpace] = []
+        for row in current:
+            value = dict(row.form).get(i, ZERO)
+            (positive if value > 0 else negative if value < 0 else kept).append(row)
+        for up in positive:
+            for down in negative:
+                kept.append(_canonical(_combined(up, down, i)))
+        current = list(dict.fromkeys(kept))
+        if len(current) > MAX_ROWS:
+            raise Undecided
+
+
+def _combined(up: HalfSpace, down: HalfSpace, i: int) -> HalfSpace:
+    """Add two rows so that variable i cancels."""
+    a, b = dict(up.form), dict(down.form)
+    total = {k: a.get(k, ZERO) / a[i] - b.get(k, ZERO) / b[i] for k in {*a, *b}}
+    return HalfSpace(
+        tuple(sorted((k, v) for k, v in total.items() if v)),
+        up.bound / a[i] - down.bound / b[i],
+        up.strict or down.strict,
+    )
+
+
+def _canonical(row: HalfSpace) -> HalfSpace:
+    if not row.form or abs(row.form[0][1]) == 1:
+        return row
+    scale = abs(row.form[0][1])
+    return HalfSpace(tuple((i, v / scale) for i, v in row.form), row.bound / scale, row.strict)
+
+
+def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
+    """Yield every input with its columns."""
+    return ((item, range(place.start, place.stop)) for item, place in spec.input_slices)
+
+
+def is_integer(item: NumericInput | Categorical) -> bool:
+    """Whether an input takes whole numbers only, in each of its columns."""
+    return isinstance(item, Categorical) or item.integer

@@ -1,0 +1,348 @@
+"""What is served: a model in front as it is stored, and behind it the program of its certified head.
+
+There is one such path, for networks, estimators and functions, behind a head of rules and behind a box. Weights are the
+bytes that the checker has seen: nobody can write into them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.certificates.agreement import cells_of, require_same_rules
+from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.issue import rebind
+from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
+from smle.heads.box.program import Box
+from smle.heads.contract import HeadProgram
+from smle.heads.table import program_of
+from smle.monitor import Edges, Observation, Usage, column_edges
+from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
+from smle.regions.cells import Cells, regions_of
+from smle.rules import Specification
+from smle.rules.membership import active
+from smle.serving.answers import PythonModel, answers_of
+from smle.serving.perceptron import Perceptron
+from smle.serving.settled import Settled, SettledBy
+from smle.serving.stored import StoredModel
+from smle.storage import ModelRecord
+from smle.tables import POLICIES, Reader, ReadTable, apply_domain_policy, in_domain
+from smle.tables.frames import frame_of
+from smle.tables.further import FurtherColumns
+
+__all__ = ["Answered", "Front", "Served"]
+
+Array = npt.NDArray[Any]
+
+
+Front = Perceptron | StoredModel | PythonModel
+"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
+
+All have `answers(table, encoded)`; `kind`, `network`, `estimator` or `function`; what is stored of them, `tensors` of
+model.safetensors (`backbone.*`) and `onnx`, the bytes of model.onnx; `columns` of the table that they read by name
+(a network: beside the inputs of the rules; None: those alone), and `texts`, those that they read as text."""
+
+
+class Inside(NamedTuple):
+    """What happens inside of a box: its program, the inputs (n, d) and the embeddings (n, units)."""
+
+    box: Box
+    encoded: Array
+    embedding: Array
+
+    def cell(self) -> Array:
+        """Return which head serves each row (n,)."""
+        return self.box.cell_of(self.encoded)
+
+    def clipped_share(self) -> Array:
+        """Return the share of each row's units that are clipped (n,)."""
+        return self.box.clipped_share(self.encoded, self.embedding)
+
+
+class Answered(NamedTuple):
+    """Rows with what the model answered and what is served. Shapes: encoded (n, d), served (n, m).
+
+    * `answers` (n, m): an embedding is no answer, and in front of a box they are what is served.
+    * `by` (n,): by what a row was served, see `smle.heads.contract.Outcome`.
+    * `inside`: of a box, which head serves each row, and the share of its units that are clipped; else None.
+    """
+
+    encoded: Array
+    answers: Array
+    served: Array
+    by: Array
+    inside: Inside | None
+
+    @property
+    def replaced(self) -> npt.NDArray[np.bool_]:
+        """Which answers are NaN, infinite or beyond 1e30."""
+        return ~(np.abs(self.answers) <= WIDE)
+
+    @property
+    def moved(self) -> Array:
+        """By how much each answer was moved; NaN where it was replaced."""
+        with np.errstate(all="ignore"):
+            return np.where(self.replaced, np.nan, self.served - self.answers)
+
+    def information(self, spec: Specification) -> dict[str, Any]:
+        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
+        titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
+        facts = {
+            "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
+            "in_domain": in_domain(spec, self.encoded).all(axis=1),
+        }
+        if self.inside is not None:
+            return {**facts, "clipped_share": self.inside.clipped_share()}
+        ways = ways_of(spec, self.answers, self.served, self.by)
+        served = np.asarray(WAYS, dtype=object)[ways]
+        return {**facts, "served": served, "moved": self.moved, "replaced": self.replaced}
+
+    def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
+        """Count which rules are on, what lies outside the domain, and what the head did."""
+        own = self.inside
+        cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
+        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), cell, clipped)
+        head = None
+        if spec.rules and own is None:
+            head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
+        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing)
+
+
+def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
+    """Return which rules are on for encoded rows, at the input that is clamped to the domain: (n, rules)."""
+    clamped = np.clip(encoded, *spec.ends(encoded.dtype))
+    found = [active(rule, clamped) for rule in spec.rules]
+    return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
+
+
+class Served:
+    """A model in front and the head behind it, as they are stored. Neither can be exchanged.
+
+    Attributes:
+        description_: What model.json says.
+        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
+            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
+            safe answer).
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        spec: Specification,
+        proof: Certificate | None,
+        *,
+        description: dict[str, Any] | None = None,
+        verified: bool = True,
+    ) -> None:
+        self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
+        self.description_: dict[str, Any] = {} if description is None else description
+        self.served_ = dict.fromkeys(WAYS, 0)
+        self.reader = Reader(spec)
+        self._head = None if proof is None else program_of(proof)
+        if isinstance(front, Perceptron):
+            wanted = len(spec.columns), len(spec.targets) if self.head is None else self.head.width
+            if wanted != (front.inputs, front.widths[-1]):
+                raise ModelFormatError(
+                    f"model.safetensors: expected a network of {wanted[0]} inputs and {wanted[1]} outputs in front of "
+                    f"the head. Got {front.inputs} and {front.widths[-1]}."
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the prepared program; a copy prepares its own."""
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_head", "cells", "_settled_by", "reader")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
+        if state["_spec"].rules and state["_proof"] is None:
+            raise NotCertifiedError("The model has rules but no certificate.")
+        if state["_proof"] is not None and state["_verified"]:
+            state["_proof"].check()
+            require_same_rules(state["_proof"], state["_spec"])
+        head = None if state["_proof"] is None else program_of(state["_proof"])
+        self.__dict__ = {**state, "_head": head, "reader": Reader(state["_spec"])}
+
+    @property
+    def front(self) -> Front:
+        """The model in front."""
+        return self._front
+
+    @property
+    def head(self) -> HeadProgram | None:
+        """The program of the certified head; None: there are no rules."""
+        return self._head
+
+    @property
+    def specification_(self) -> Specification:
+        """The rules."""
+        return self._spec
+
+    @property
+    def proof(self) -> Certificate | None:
+        """The certificate, checked or not; None without rules."""
+        return self._proof
+
+    @property
+    def certificate_(self) -> Certificate | None:
+        """The proof, for whatever the model in front answers; None without rules, or if it was not checked."""
+        return self._proof if self._verified else None
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether the model in front answers for itself; False: it makes an embedding for a box."""
+        return self._head is None or self._head.reads_answers
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The regions of the rules and, of a box, its cells."""
+        if self.proof is None or self.reads_answers:
+            return regions_of(self.specification_)
+        return cells_of(self.proof, self.specification_)
+
+    @cached_property
+    def _settled_by(self) -> SettledBy | None:
+        return None if self.proof is None or self.head is None else SettledBy(self._spec, self.proof, self.head)
+
+    # --- using
+
+    def settled(self, encoded: Array) -> Settled | None:
+        """Return which labels and options the rules settle at encoded inputs; None: there are no rules."""
+        return None if self._settled_by is None else self._settled_by(encoded)
+
+    def answer(self, X: Any, out_of_domain: str = "raise", *, count: bool = True, stacklevel: int = 3) -> Answered:
+        """Return what the model answers to a table, and what is served.
+
+        Args:
+            X: The table, or rows that were read.
+            out_of_domain: `raise`, `warn` or `clip`.
+            count: Count the rows in `served_`, and warn where the model's answers or rules call for it.
+            stacklevel: Of warnings.
+        """
+        rows = self.reader.read(X)
+        if out_of_domain not in POLICIES or not self.reader.is_inside(rows):
+            apply_domain_policy(self._spec, rows.encoded, out_of_domain, stacklevel=stacklevel + 1)
+        found = self._served(rows)
+        if count and found.inside is None:
+            self._count(found, stacklevel=stacklevel + 1)
+        return found
+
+    def _served(self, rows: ReadTable) -> Answered:
+        """Ask the model, and serve through the head."""
+        encoded, spec, reads_answers = rows.encoded, self._spec, self.reads_answers
+
+        def ask(x: Array) -> Array:
+            at = rows if x is encoded else self.reader.moved(rows, x)
+            found = self._front.answers(self._table(at), x)
+            return answers_of(spec, found, len(x)) if reads_answers else found
+
+        if self._head is None:
+            answers = ask(encoded)
+            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
+        given, served, by = self._head.serve(encoded, ask)
+        inside = Inside(self._head, encoded, given) if isinstance(self._head, Box) else None
+        return Answered(encoded, given if reads_answers else served, served, by, inside)
+
+    def _table(self, rows: ReadTable) -> Any:
+        """Return rows as the model in front reads them."""
+        if self._front.columns is None:
+            return rows.table
+        return frame_of(rows.table, self._spec) if rows.columns is None else rows
+
+    def _count(self, found: Answered, *, stacklevel: int) -> None:
+        """Add how rows were served to the totals; warn of answers that were replaced, and of too many safe ones."""
+        totals = self.served_
+        if not found.by.any() and (found.answers == found.served).all() and self._head is not None:
+            totals["kept"] += len(found.by)
+            return
+        spec = self._spec
+        ways = np.bincount(ways_of(spec, found.answers, found.served, found.by), minlength=len(WAYS)).tolist()
+        for way, number in zip(WAYS, ways, strict=True):
+            totals[way] += number
+        rows = sum(totals.values())
+        if ways[WAYS.index("safe")] and totals["safe"] > MUCH * rows:
+            warnings.warn(
+                f"The stored safe answer served {totals['safe']} of {rows} rows so far, more than a tenth of a percent."
+                " It obeys the rules, but says little about the row: see served_ and return_info=True.",
+                stacklevel=stacklevel,
+            )
+        replaced = int(found.replaced.sum())
+        if replaced:
+            instead = "they are returned as they are, since there are no rules" if self.head is None else (
+                "a default answer that obeys the rules replaces them"
+            )  # fmt: skip
+            warnings.warn(
+                f"{replaced} of {found.answers.size} answers of the model are NaN, infinite or beyond 1e30: {instead}.",
+                stacklevel=stacklevel,
+            )
+
+    def usage(self, X: Any, edges: Edges | None = None) -> Usage:
+        """Count over the rows of a table which rules are on, what lies outside, and what the head does.
+
+        By default in bins of about equal numbers of these rows.
+        """
+        rows = self.reader.read(X)
+        edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
+        found = self.answer(rows, "clip", count=False)
+        return found.usage(self.specification_, edges, missing=self.reader.missing_counts(rows))
+
+    # --- storing
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Take over what model.json is to say, and bind the certificate to it."""
+        self.description_ = description
+        if self.proof is not None:
+            files = ModelRecord({}, description, self.specification_.to_yaml(), None, self.front.onnx).bound_files()
+            self._proof = rebind(self.proof, files, backbone=self.front.tensors or None)
+
+    def record(self) -> ModelRecord:
+        """Return the model as plain data.
+
+        Raises:
+            NotCertifiedError: If the model has rules but was loaded without verification.
+        """
+        if not self._verified:
+            raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
+        weights = arrays_of(self.front.tensors if self.proof is None else self.proof.tensors)
+        return ModelRecord(weights, self.description_, self.specification_.to_yaml(), self.proof, self.front.onnx)
+
+    @classmethod
+    def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> Served:
+        """Rebuild a model from what is stored; the certificate is checked unless `verify=False` is asked for.
+
+        Raises:
+            CertificateError: If it does not fit the files.
+            NotCertifiedError: If there are rules but no certificate.
+            ModelFormatError: If the model in front cannot be loaded.
+        """
+        certificate = record.certificate
+        if spec.rules and certificate is None:
+            raise NotCertifiedError("The model folder has rules but no certificate.json.")
+        if certificate is not None:
+            if not spec.rules:
+                raise CertificateError("The model folder has a certificate.json, and rules.yaml has no rules.")
+            if verify:
+                certificate.check()
+                require_same_rules(certificate, spec)
+            if certificate.kind == "box" and record.onnx is not None:
+                raise CertificateError("Expected the certificate of a head of rules beside model.onnx. Got 'box'.")
+        return cls(front_of(record), spec, certificate, description=record.description, verified=verify)
+
+
+def front_of(record: ModelRecord) -> Front:
+    """Return the model in front that is stored in a record."""
+    if record.onnx is not None:
+        return StoredModel(record.onnx)
+    architecture = record.description.get("architecture")
+    if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
+        raise ModelFormatError("The model folder has no model.onnx.")
+    return Perceptron(
+        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
+        None if record.further is None else FurtherColumns.from_json(record.further),
+    )

@@ -1,0 +1,191 @@
+"""Models that are stored as ONNX, run on tables by the names of their columns: no torch, only onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.errors import DataError, ModelFormatError
+from smle.extras import require
+from smle.rules import Specification
+from smle.tables import ReadTable, column_names, require_columns
+from smle.tables.frames import as_numbers, as_texts
+from smle.tables.source import require_names
+from smle_check import Tensor
+
+__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "require_tables", "runtime_errors", "session_of"]
+
+Array = npt.NDArray[Any]
+_CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
+NUMBERS = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}  # fmt: skip
+TEXT = "tensor(string)"
+_TRAINED_ON = "what the model was trained on (more than the rules name)"
+
+
+class StoredModel:
+    """An ONNX model of a table. It reads columns of its own names or, with one wide input, the inputs of the rules.
+
+    Attributes:
+        onnx: Its bytes.
+        columns: What it reads by name; None: the inputs of the rules.
+        texts: Columns that it reads as text.
+
+    Raises:
+        ModelFormatError: If onnxruntime cannot load it, or its inputs are no columns of a table.
+        MissingDependencyError: If onnxruntime is not installed.
+    """
+
+    kind = "estimator"
+
+    def __init__(self, data: bytes) -> None:
+        self.onnx: bytes | None = data
+        self.tensors: dict[str, Tensor] = {}
+        self._session = session_of(data)
+        inputs = self._session.get_inputs()
+        strange = [item for item in inputs if item.type != TEXT and item.type not in NUMBERS]
+        if strange or not inputs:
+            listed = ", ".join(f"{item.name}: {item.type}" for item in strange) or "none"
+            raise ModelFormatError(f"Expected an ONNX model whose inputs are numbers or text. Got {listed}.")
+        self.kinds = {item.name: item.type for item in inputs}
+        self.outputs = tuple(item.name for item in self._session.get_outputs())
+        require_tables([(item.name, item.shape) for item in inputs])
+        wide = len(inputs) == 1 and inputs[0].shape[1] != 1
+        self.columns = None if wide and inputs[0].type != TEXT else tuple(self.kinds)
+        self.texts = tuple(name for name, kind in self.kinds.items() if kind == TEXT)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"onnx": self.onnx}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["onnx"])  # type: ignore[misc]
+
+    def require_width(self, spec: Specification) -> None:
+        """Raise ModelFormatError if it has one wide input whose columns are not those of the rules."""
+        width = self._session.get_inputs()[0].shape[1]
+        if self.columns is None and isinstance(width, int) and width != len(spec.columns):
+            raise ModelFormatError(
+                f"Expected an ONNX model that reads the {len(spec.columns)} columns of the rules "
+                f"({', '.join(spec.columns)}). Got one that reads {width}."
+            )
+
+    def answers(self, table: Any, encoded: Array) -> Array:
+        """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
+
+        Raises:
+            DataError: If a column is missing or holds something else than in training.
+            ModelFormatError: If the model fails.
+        """
+        feed = self._feed(table, encoded)
+        starts = range(0, max(len(encoded), 1), _CHUNK)
+        parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
+        return np.concatenate(parts)
+
+    def named(self, names: Sequence[str], table: Any) -> dict[str, Array]:
+        """Return some of its outputs by name, to a table with the columns of all its inputs.
+
+        Raises:
+            DataError: If a column is missing or holds something else.
+            ModelFormatError: If the model fails.
+        """
+        with runtime_errors():
+            found = self._session.run(list(names), columns_of(table, self.kinds))
+        return dict(zip(names, map(np.asarray, found), strict=True))
+
+    def _feed(self, table: Any, encoded: Array) -> dict[str, Array]:
+        if self.columns is None:
+            ((name, kind),) = self.kinds.items()
+            with np.errstate(over="ignore"):
+                return {name: encoded.astype(NUMBERS[kind])}
+        return columns_of(table, self.kinds)
+
+    def _run(self, feed: dict[str, Array]) -> Array:
+        try:
+            with runtime_errors():
+                answers = np.asarray(self._session.run(None, feed)[0])
+        except ModelFormatError as error:
+            if "Unknown Category" not in str(error):
+                raise
+            raise DataError(
+                f"A column of text ({', '.join(self.texts)}) holds a value that did not occur in training, and the "
+                "model refuses such. Fit it with OneHotEncoder(handle_unknown='ignore')."
+            ) from error
+        rows = len(next(iter(feed.values())))
+        return answers[:, None] if answers.shape == (rows,) else answers
+
+
+def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """Refuse a model whose inputs (name, shape) are not columns of any number of rows, or one wide input.
+
+    Sizes that are not fixed are None or names.
+
+    Raises:
+        ModelFormatError: If an input has another rank than 2, or a fixed number of rows; or several inputs are there,
+            and one is wider than a column.
+    """
+    for name, shape in inputs:
+        is_table = len(shape) == 2 and not (isinstance(shape[0], int) and shape[0] > 0)
+        if is_table and (len(inputs) == 1 or shape[1] in (1, None) or isinstance(shape[1], str)):
+            continue
+        raise ModelFormatError(
+            f"Expected an ONNX model of tables: one input (rows, columns), or an input (rows, 1) for each column, and "
+            f"any number of rows. Got '{name}' of shape [{', '.join(map(str, shape))}]. Export it anew with rows as a "
+            "free first dimension and its columns as the second, or correct a function that calls it: "
+            "smle.correct(lambda table: ..., spec)."
+        )
+
+
+def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
+    """Return columns of a table (rows, 1) in the types in which a graph reads them.
+
+    Raises:
+        DataError: If a column is missing or holds something else.
+    """
+    if isinstance(table, ReadTable):
+        require_names(table.columns or [], list(kinds), _TRAINED_ON)
+        feed = {}
+        for name, kind in kinds.items():
+            values = as_texts(table[name]) if kind == TEXT else table.numbers(name, NUMBERS[kind])
+            feed[name] = values[:, None]
+        return feed
+    if column_names(table) is None:
+        raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
+    require_columns(table, list(kinds), _TRAINED_ON)
+    labels = {str(label): label for label in table.columns}
+    feed = {}
+    for name, kind in kinds.items():
+        column = table[labels[name]]
+        values = as_texts(column) if kind == TEXT else as_numbers(name, column, NUMBERS[kind])
+        feed[name] = values[:, None]
+    return feed
+
+
+def session_of(data: bytes) -> Any:
+    """Return a session of onnxruntime that runs these bytes.
+
+    Raises:
+        ModelFormatError: If it cannot load them.
+        MissingDependencyError: If it is not installed.
+    """
+    runtime = require("onnxruntime", "Predicting with an ONNX file")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors are raised
+    with runtime_errors():
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def runtime_errors() -> Iterator[None]:
+    """Say what failed in one line. The errors of onnxruntime have no class in common."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ModelFormatError(f"onnxruntime cannot run this file: {' '.join(str(error).split())}") from error

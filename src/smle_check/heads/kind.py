@@ -1,0 +1,46 @@
+"""A kind of head, as the checker knows it. `smle_check/heads/table.py` lists them."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from smle_check.claims import Claim, Obligation
+from smle_check.onnx.operations import Printer, Tensors
+from smle_check.onnx.program import Interface, Program
+from smle_check.specification import Specification
+from smle_check.statement import STATEMENT
+
+
+class Deployed(NamedTuple):
+    """A head that was checked, to be printed as nodes of an ONNX graph; `stated` is the certificate's `program`."""
+
+    program: Program
+    interface: Interface
+    spec: Specification
+    gated: list[int]
+    stated: Mapping[str, Any]
+    tensors: Tensors
+    proposals: int
+
+
+def no_word(spec: Specification, obligation: Obligation) -> str:
+    """Say nothing of what enforces a clause: its margin does."""
+    return ""
+
+
+class Kind(NamedTuple):
+    """A kind of head.
+
+    * `check` derives every obligation of a claim, and settles each with its margin; it raises where one is not proved.
+    * `printer` prints its program as nodes.
+    * `words`: which kind it is, for people. `enforced_by`: what enforces a clause, in a word.
+    * `statement`: what its certificates claim.
+    * `reads_steps`: whether it reads inputs in its own way, steps among them; else the gate's constants are compared.
+    """
+
+    check: Callable[[Claim], list[tuple[Obligation, Fraction]]]
+    printer: Callable[[Deployed], Printer]
+    words: str
+    enforced_by: Callable[[Specification, Obligation], str] = no_word
+    statement: dict[str, Any] = STATEMENT
+    reads_steps: bool = False

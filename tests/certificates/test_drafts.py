@@ -1,0 +1,93 @@
+"""One proof for the same rules: in the process, and in a folder; what is found there is checked all the same."""
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import cross_val_score
+
+from smle import SafeRegressor, Specification
+from smle.certificates import drafts
+from smle.heads.rules import author
+from smle.heads.rules.author import certify_rules
+
+RULES = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n- {name: alt, then: a <= 0.2 or b >= a + x}\n"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch):
+    monkeypatch.setattr(drafts, "_drafts", drafts.OrderedDict())
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Return a list that grows with every proof that is found."""
+    calls, find = [], author._draft
+
+    def counted(spec, *arguments):
+        calls.append(spec)
+        return find(spec, *arguments)
+
+    monkeypatch.setattr(author, "_draft", counted)
+    return calls
+
+
+def test_a_cross_validation_needs_one_proof(found):
+    X = np.random.default_rng(0).uniform(0, 1, (60, 1))
+    y = np.hstack([X, 1 - X])
+    cross_val_score(SafeRegressor(Specification.from_yaml(RULES), Ridge()), X, y, cv=5)
+    assert len(found) == 1
+
+
+def test_other_rules_need_another_proof(found):
+    certify_rules(Specification.from_yaml(RULES))
+    certify_rules(Specification.from_yaml(RULES.replace("0.2", "0.3")))
+    certify_rules(Specification.from_yaml(RULES.replace("[0, 1]", "[0, 2]")))
+    assert len(found) == 3
+
+
+def test_a_known_proof_gives_the_same_certificate_and_keeps_what_is_of_the_model():
+    spec = Specification.from_yaml(RULES)
+    first = certify_rules(spec, default=[1.0, 2.0], scale=[3.0, 4.0], files={"rules": b"r"})
+    second = certify_rules(spec, default=[5.0, 6.0], scale=[7.0, 8.0], files={"model": b"m"})
+    drafts._drafts.clear()
+    again = certify_rules(spec, default=[5.0, 6.0], scale=[7.0, 8.0], files={"model": b"m"})
+    assert second.text == again.text
+    assert second.tensors == again.tensors
+    assert first.document["proof"] == second.document["proof"]
+    assert first.document["binds"] != second.document["binds"]
+    assert len(second.check()) == len(first.check()) > 0
+
+
+def test_a_folder_keeps_proofs_for_later_processes(found, tmp_path, monkeypatch):
+    monkeypatch.setenv("SMLE_CACHE", str(tmp_path))
+    spec = Specification.from_yaml(RULES)
+    first = certify_rules(spec)
+    drafts._drafts.clear()
+    assert certify_rules(spec).text == first.text
+    assert len(found) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("harm", ["garbage", "numbers", "other rules", "no proof"])
+def test_what_a_folder_holds_is_not_trusted(found, tmp_path, monkeypatch, harm):
+    monkeypatch.setenv("SMLE_CACHE", str(tmp_path))
+    spec = Specification.from_yaml(RULES)
+    wanted = certify_rules(spec)
+    (place,) = tmp_path.iterdir()
+    if harm == "garbage":
+        place.write_bytes(b"x" * 100)
+    else:
+        with safe_open(place, framework="numpy") as file:
+            words, arrays = dict(file.metadata()), {name: file.get_tensor(name).copy() for name in file.keys()}  # noqa: SIM118
+        if harm == "numbers":
+            arrays["check.thresholds"] += 1
+        elif harm == "other rules":
+            words["stated"] = words["stated"].replace('"1/5"', '"9/5"')
+        else:
+            words["stated"] = words["stated"].replace('"proof"', '"nothing"')
+        save_file(arrays, place, metadata=words)
+    drafts._drafts.clear()
+    assert certify_rules(spec).text == wanted.text
+    assert len(found) == 2
