@@ -77,7 +77,7 @@ def test_the_guard_never_misses_and_a_plain_float32_gate_does(dtype):
 def test_whatever_the_backbone_computes(braking_model, braking_spec, value):
     head, judge = braking_model.deployed_.head, Judge(braking_spec)
     rng = np.random.default_rng(2)
-    units = head.units
+    units = head.width
     for X in hard_points(braking_spec, rng, 5000, dtype=np.float32):
         z = rng.normal(size=(len(X), units)).astype(np.float32)
         z[rng.random(z.shape) < 0.3] = value

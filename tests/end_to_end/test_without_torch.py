@@ -59,7 +59,7 @@ NEEDS_TORCH = [
     ["project", "model", "braking.yaml", "-o", "new"],
     ["demo", "-o", "demo"],
 ]
-ROOMS = ["nn", "nn.network", "training", "training.loop", "assurance"]
+ROOMS = ["nn", "networks.safe_network", "training", "training.loop", "heads.box.network.assurance"]
 
 
 @pytest.fixture

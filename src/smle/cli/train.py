@@ -197,18 +197,18 @@ class _TrainingRun:
 
     def _made(self, spec: Specification, rows: pd.DataFrame, name: str) -> SafeEstimator:
         """Return an unfitted model with the parameters that were given."""
-        from smle import estimators
+        import smle
         from smle.estimators.catalog import AUTO, named_estimator, with_parameters
 
         kind = "Regressor" if spec.output_kind == "numbers" else "Classifier"
-        safe, given, seed = getattr(estimators, f"Safe{kind}"), self.settings.parameters, self.settings.seed
+        safe, given, seed = getattr(smle, f"Safe{kind}"), self.settings.parameters, self.settings.seed
         if name not in _NETWORKS:
             given = {} if self.settings.estimator == AUTO else given  # they are the network's
             inner = named_estimator(name, spec, rows, seed=seed)
             mine = {key: value for key, value in given.items() if key in safe._get_param_names()}
             others = {key: value for key, (value, _) in given.items() if key not in mine}
             return safe(spec, with_parameters(inner, others), **checked_parameters(mine, safe)[0], random_state=seed)  # type: ignore[no-any-return]
-        network = getattr(estimators, f"{'Network' if name == 'network' else 'SMLE'}{kind}")
+        network = getattr(smle, f"{'Network' if name == 'network' else 'SMLE'}{kind}")
         if name == "network":
             own, inner = checked_parameters(given, safe, network)
             return safe(spec, network(**inner, checkpoint=self.checkpoint), **own, random_state=seed)  # type: ignore[no-any-return]

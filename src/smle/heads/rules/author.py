@@ -67,9 +67,11 @@ def certify_rules(
     if scale is not None:
         units = np.asarray(scale, dtype=np.float64)
         own["check.scale"] = common_units(np.where(units > 0, units, 1.0), labels)
-    return certified(
-        document_spec, bytes(block), lambda: _draft(spec, cells, document_spec, bytes(block)), own=own, files=files
-    )
+
+    def find() -> Draft:
+        return _draft(spec, cells, document_spec, bytes(block))
+
+    return certified("rules", document_spec, bytes(block), find, own=own, files=files)
 
 
 def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], block: bytes) -> Draft:

@@ -86,7 +86,7 @@ def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, Fre
 
 
 def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDArray[np.float32]]:
-    """Return bounds and heads by their names in the model file; `smle.programs.frozen_heads_of` reads them."""
+    """Return bounds and heads by their names in the model file; `frozen_heads_of` reads them."""
     arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
     if not certified and free is not None:  # no rule is ever active
