@@ -319,7 +319,7 @@ def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = 
     tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
     width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(spec, monitor=monitor)
+    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"])
     proposals = grid_proposals if "grid.numerator" in tensors else proposals_of
     nodes, count = proposals(certificate) if "check.scale" in tensors else ([], 1)
     program = certified_program(interface, certificate, tensors, proposals=count)

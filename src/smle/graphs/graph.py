@@ -50,13 +50,12 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
     return tuple(result)
 
 
-def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`, and `steps`."""
+def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
+    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`, of a grid `steps`."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
-    whole = monitor and bool(spec.rules) and spec.grid is not None
-    return Interface(inputs, outputs_of(spec), monitor, whole)
+    return Interface(inputs, outputs_of(spec), monitor, monitor and head == "grid")
 
 
 def certified_program(
