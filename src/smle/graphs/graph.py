@@ -51,7 +51,7 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`, of a grid `steps`."""
+    """Return names, kinds and stand-ins; `monitor` adds `in_domain`, `active_rules`, and of a grid `steps`."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
