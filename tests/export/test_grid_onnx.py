@@ -46,6 +46,10 @@ rules:
   - {name: either, then: a + b <= -2 or a - b >= 2}
   - {name: moving, when: weight > 1.3, then: a <= 1 + 0.3 * t}
 """,
+    "settled": """
+outputs: {a: {step: 0.5, range: [-2, 3]}}
+rules: [{name: range, when: t > 1, then: a <= 3}]
+""",
     "limits": """
 outputs: {a: {step: 0.1}}
 rules: [{name: range, then: 0 <= a <= 30}, {name: moving, then: a <= 3 + 0.7 * t + weight}]

@@ -51,6 +51,8 @@ class Grid(Printer):
         broken = self.broken(k, right, "bits" in self.values, "grid")
         total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
         fails = p.add("Cast", [total], "grid/fails", to=BOOL)
+        if "bits" in self.values:
+            p.cast(self.values["bits"].node)  # outside of branches, which others do not see
         outer, p.nodes = p.nodes, []
         own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=FLOAT)
         whole = Branch(p.nodes, [own])
