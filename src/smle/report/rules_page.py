@@ -31,7 +31,7 @@ __all__ = ["write_rules_page"]
 _RULES = 200  # that are shown one by one
 _MATRIX = 40  # rules at most in the table of who meets whom
 _CATEGORIES = 8
-_BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "one answer")
+_BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "hidden equality", "one answer")
 
 
 def write_rules_page(

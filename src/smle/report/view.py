@@ -14,6 +14,7 @@ from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
 from smle.report.measured import Measured
 from smle.report.recorded import history_of, mapping_of
 from smle.report.sentences import about_view, named_numbers, rule_view
+from smle.report.steps_view import sums_text
 from smle.report.tables import Table, numbers
 from smle.report.wording import count_text, domain_text, listed, margin_text, number, short
 from smle.rules import Label, Specification, share_text
@@ -105,6 +106,7 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     for index, rule in enumerate(spec.rules[:_RULES]):
         found = by_rule.get(visible(rule.name), [])
         row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
+        row["sums"] = "" if spec.grid is None else sums_text(spec.grid, rule)
         if not accepted:
             row |= {"badge": "not proved", "badge_kind": "bad"}
         elif not found:

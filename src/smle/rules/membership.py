@@ -18,7 +18,7 @@ from smle.rules.in_steps import rows_on_grid, rules_broken
 from smle.rules.specification import Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 
-__all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]
+__all__ = ["active", "broken", "clause_holds", "excluded", "meant", "requirement_holds"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -45,6 +45,19 @@ def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> M
         result[on] = rules_broken(spec, spec.grid, X[on], kx[on], k[on])
         return result
     return _broken(spec, X, Y)
+
+
+def meant(
+    spec: Specification | None, x: npt.NDArray[np.floating[Any]], y: Array
+) -> tuple[list[Fraction], list[Fraction]]:
+    """Return the exact numbers that one row of floats (d,), (m,) counts as, 0 for those that are not finite."""
+    numbers = [[Fraction(float(v)) if np.isfinite(v) else Fraction(0) for v in part] for part in (x, y)]
+    if spec is not None and (grid := spec.grid) is not None:
+        kx, k, on = rows_on_grid(grid, x[None], y[None])
+        if on[0]:
+            for part, steps, whole in zip(numbers, (grid.input_steps, grid.steps), (kx[0], k[0]), strict=True):
+                part[:] = [v if s is None else int(n) * s for v, s, n in zip(part, steps, whole, strict=True)]
+    return numbers[0], numbers[1]
 
 
 def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:

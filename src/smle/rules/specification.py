@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -390,6 +390,12 @@ class Specification:
         from smle.rules.steps import grid_of
 
         return grid_of(self)
+
+    def with_rules(self, rules: tuple[Rule, ...]) -> Specification:
+        """Return the specification with some of its rules; steps and ranges of outputs stay those of all."""
+        made = replace(self, rules=rules)
+        made.__dict__["grid"] = self.grid
+        return made
 
     @cached_property
     def output_kind(self) -> str:
