@@ -9,7 +9,7 @@ PYTEST = $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 AUDIT := audit-tests audit-studies audit-examples audit-coverage audit-floors audit-pythons
 
 # What every version has to do: tables in, rules, proofs, models of other libraries, files and commands.
-CORE := tests/tables tests/rules tests/solvers tests/guarantees tests/certificates tests/programs tests/doors tests/export tests/test_package.py
+CORE := tests/tables tests/rules tests/solvers tests/regions tests/advice tests/certificates tests/heads tests/doors tests/graphs tests/test_package.py
 FOR_TESTS := hypothesis jsonschema lightgbm polars pytest pytest-xdist xgboost-cpu
 PYTHONS ?= python3.10 python3.12 python3.13
 

@@ -18,7 +18,13 @@ from scipy import sparse
 
 from smle.heads.box.algorithms.counterexample import Counterexample, Search, counterexample_at
 from smle.heads.box.algorithms.head_problem import HeadProblem
-from smle.heads.box.algorithms.pdcg import Memory, memory_clauses, memory_features, strongest_counterexample
+from smle.heads.box.algorithms.pdcg import (
+    Memory,
+    memory_clauses,
+    memory_features,
+    memory_projection,
+    strongest_counterexample,
+)
 from smle.heads.box.proof.frozen_heads import Bounds, Head, Layer, NetworkBounds
 from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.regions.geometry import Domain, Region
@@ -31,11 +37,12 @@ __all__ = [
     "exclusion_counterexample_milp",
     "exclusion_sum_ascent",
     "exclusion_sum_milp",
-    "largest_sum",
+    "label_search",
     "linear_counterexample_milp",
     "memory_projection_miqp",
     "plain_envelope",
     "plain_numbers",
+    "scaled_projection",
     "worst_clause_milp",
 ]
 
@@ -362,18 +369,36 @@ def exclusion_sum_ascent(pairs: Pairs, bounds: Bounds, head: Head, region: Regio
     return Search(best, Status.OPTIMAL, strongest=False)
 
 
-def largest_sum(head: Head, problem: HeadProblem) -> tuple[Search, int]:
-    """Search for a counterexample as the published code does: exclusions by the sum over pairs; by ascent.
+def label_search(head: Head, problem: HeadProblem, *, sums: bool = False, least: float = 0.0) -> tuple[Search, int]:
+    """Search for a counterexample to exclusions as the published code does; to other rules as ever.
 
-    It starts from the best pair, so that a run ends with no counterexample left. For heads that see z alone.
+    With `sums` by the sum over pairs, by ascent from the best pair, so that a run ends with no counterexample left; for
+    heads that see z alone. A pair counts from `least` on.
     """
     search, p = strongest_counterexample(head, problem)
-    part = problem.parts[p] if problem.parts else None
-    if search.found is None or part is None or not len(part.exclusions):
+    if search.found is None or not len(problem.parts[p].exclusions):
         return search, p
-    if not isinstance(problem.bounds, Bounds):
+    if search.found.strength < least:
+        return Search(None, Status.OPTIMAL), p
+    if not sums or not isinstance(problem.bounds, Bounds):
         return search, p
+    part = problem.parts[p]
     return exclusion_sum_ascent(part.exclusions, problem.bounds, head, part.region, search.found.z), p
+
+
+def scaled_projection(
+    head: Head, points: Memory, problem: HeadProblem, *, share: float, otherwise: float = 1e-6, cost: str = "squared"
+) -> Solution:
+    """Project over the memory; exclusive labels stay below 0 by a share of M, the largest number that the head reaches.
+
+    What is left free where there are no exclusions is `otherwise`. For heads that see z alone.
+    """
+    tolerance = otherwise
+    if any(len(part.exclusions) for part in problem.parts):
+        offset, slope = problem.envelope.worst(head.W.astype(np.float64))
+        ends = offset + head.b + (0.0 if slope is None else problem.domain.over(slope))
+        tolerance = share * max(float(ends.max()), 0.0)
+    return memory_projection(head, points, problem, like=head, tolerance=tolerance, cost=cost)
 
 
 def memory_projection_miqp(

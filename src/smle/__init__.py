@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from smle.heads.box.algorithms.strongest import counterexample
     from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
     from smle.rules import Specification
+else:  # where a type checker saw it, every name would exist
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'smle' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'smle' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

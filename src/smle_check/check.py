@@ -47,7 +47,7 @@ def check_certificate(
         settled = HEADS[kind].check(claim)
     except Unproved as failure:
         raise Rejected(failed_text(claim.spec, failure.obligation, str(failure))) from None
-    return [described(claim.spec, *item, kind) for item in settled]
+    return [item for each in settled for item in described(claim.spec, *each, kind)]
 
 
 def claimed(

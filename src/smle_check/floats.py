@@ -74,6 +74,7 @@ def nearest(value: Fraction, fmt: Binary) -> Fraction:
     return in_range(round(value / grid) * grid, fmt)
 
 
+@lru_cache(maxsize=1 << 14)
 def round_down(value: Fraction, fmt: Binary) -> Fraction:
     """Round to the largest number of a format that is not above the value."""
     grid = spacing(value, fmt)
@@ -97,6 +98,7 @@ def above(value: Fraction, fmt: Binary) -> Fraction:
     return -below(-value, fmt)
 
 
+@lru_cache(maxsize=1 << 10)
 def constant(value: Fraction, fmt: Binary) -> Fraction:
     """Round to nearest; refuse numbers nearer to 0 than normal ones: a runtime may treat them as zero."""
     result = nearest(value, fmt)

@@ -1,6 +1,7 @@
 """Guard and coverage: every input gets a certified head (section 5)."""
 
 import struct
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +19,7 @@ def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
     return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
 
 
-def packed_rows(forms: list[dict[int, Fraction]], columns: int) -> Tensor:
+def packed_rows(forms: Sequence[Mapping[int, Fraction | int]], columns: int) -> Tensor:
     """Return linear forms over float64 numbers as a tensor, row by row; 0 where a form has none."""
     data = bytearray(8 * len(forms) * columns)
     for i, form in enumerate(forms):

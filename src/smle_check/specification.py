@@ -63,12 +63,16 @@ class Exclusions(Sequence[tuple[int, int]]):
 
 
 class Rule(NamedTuple):
-    """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels)."""
+    """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels).
+
+    `entries`: names of rules that it stands for, by the member of a one-hot group that each asks to be 1.
+    """
 
     name: str
     regions: list[int]
     clauses: list[list[Literal]]
     exclusions: Exclusions
+    entries: dict[int, str] = {}  # noqa: RUF012 - never written
 
 
 class OutputStep(NamedTuple):
@@ -148,7 +152,8 @@ class Specification:
         self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
         require(all(sorted(set(r)) == r for r in self.regions), "region: rows must increase")
         self.rules = [self.rule(entry, d, m, block) for entry in items(rules, "rules")]
-        require_distinct((entry["name"] for entry in rules), "rule name")
+        named = [name for entry in rules for name in (entry["name"], *(e[1] for e in entry.get("entries", ())))]
+        require_distinct(named, "rule name")
 
     @property
     def is_stepped(self) -> bool:
@@ -157,18 +162,40 @@ class Specification:
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
         """Bound |slope.x + offset| for x as passed: of a one-hot group one member counts."""
-        total, most = abs(offset), dict[int, Fraction]()
+        return abs(offset) + sum((abs(v) * size for v, size in self.summed(slope)), Fraction(0))
+
+    def summed(self, slope: dict[int, Fraction]) -> list[tuple[Fraction, Fraction]]:
+        """Return the products of slope.x that may be rounded, each as a coefficient and the largest |x| beside it.
+
+        Of a one-hot group one member is 1 and the others are 0: one product is the coefficient itself, the others are
+        0, and 0 is added without rounding. So a group counts as one product, of its largest coefficient.
+        """
+        numbers = [(v, self.sizes[k]) for k, v in slope.items() if k not in self.group]
+        most = dict[int, Fraction]()
         for k, v in slope.items():
-            g = self.group.get(k)
-            if g is None:
-                total += abs(v) * self.sizes[k]
-            else:
-                most[g] = max(abs(v), most.get(g, Fraction(0)))
-        return total + sum(most.values(), Fraction(0))
+            if k in self.group:
+                most[self.group[k]] = max(abs(v), most.get(self.group[k], Fraction(0)))
+        return numbers + [(v, Fraction(1)) for v in most.values()]
+
+    def groups_of(self, form: dict[int, Fraction]) -> set[int | None]:
+        """Return the one-hot groups whose columns a form reads; None among them: it reads numbers."""
+        return {self.group.get(k) for k in form}
+
+    def is_table(self, slope: dict[int, Fraction], offset: Fraction) -> bool:
+        """Whether slope.x + offset is one of the coefficients, or 0, exactly: a sum over one group, and no offset.
+
+        Exactly one x_c is 1. The product with it is the coefficient, those with the other members are 0, and sums with
+        0 are exact: in any order, fused or not, in float32 and in float64.
+        """
+        groups = self.groups_of(slope)
+        return not offset and len(groups) <= 1 and None not in groups
 
     def error(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> Fraction:
         """Bound the error of slope.x + offset in float64, for x as passed."""
-        return error64(list(slope.values()), [self.sizes[k] for k in slope], offset, what)
+        if self.is_table(slope, offset):
+            return Fraction(0)
+        products = self.summed(slope)
+        return error64([v for v, _ in products], [size for _, size in products], offset, what)
 
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
@@ -188,7 +215,9 @@ class Specification:
 
     def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
         """Read a rule."""
-        name, regions, clauses, exclusions = fields(entry, "name regions clauses exclusions", "rule")
+        has_entries = isinstance(entry, dict) and "entries" in entry
+        stated = "name regions clauses exclusions" + " entries" * has_entries
+        name, regions, clauses, exclusions, *entries = fields(entry, stated, "rule")
         name = visible(text(name, "rule name"))
         where = [index(r, len(self.regions), f"rule {name!r}") for r in items(regions, f"rule {name!r}")]
         parsed = []
@@ -209,4 +238,32 @@ class Specification:
             self.work.plan(PER_PAIR * len(pairs), f"rule {name!r}: exclusions")
             require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
         require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")
-        return Rule(name, where, parsed, pairs)
+        require(not entries or not pairs, f"rule {name!r}: entries are of clauses, not of exclusions")
+        return Rule(name, where, parsed, pairs, self.entries(entries[0], where, d, name) if entries else {})
+
+    def entries(self, data: Any, regions: list[int], d: int, name: str) -> dict[int, str]:
+        """Read the rules that a table stands for. Each says: where its member is 1, what the table says there.
+
+        That follows from the table wherever the table binds. So every member is one at which a region holds, as far as
+        its rows over the group say; what else the region asks for, each of these rules asks for, too.
+        """
+        found: dict[int, str] = {}
+        for pair in items(data, f"rule {name!r}: entries"):
+            require(isinstance(pair, list) and len(pair) == 2, f"rule {name!r}: an entry is a member and a name")
+            member = index(pair[0], d, f"rule {name!r}: entries")
+            require(member > max(found, default=-1), f"rule {name!r}: members of entries must increase")
+            found[member] = visible(text(pair[1], "rule name"))
+        require(len({self.group.get(k) for k in found} - {None}) == 1, f"rule {name!r}: entries are of one group")
+        require(found.keys() <= self.group.keys(), f"rule {name!r}: entries are of one group")
+        (g,) = {self.group[k] for k in found}
+        for region in regions:
+            rows = [self.rows[r] for r in self.regions[region]]
+            for row in rows:
+                groups = self.groups_of(row.terms)
+                require(g not in groups or groups == {g}, f"rule {name!r}: an entry that a condition mixes with others")
+                bounds = row.compared.values() if len(row.terms) == 1 else [(row.bound, row.strict)]
+                for k in found if groups == {g} else ():
+                    value = row.terms.get(k, Fraction(0))
+                    holds = all(value < bound if strict else value <= bound for bound, strict in bounds)
+                    require(holds, f"rule {name!r}: the entry {found[k]!r} is where the rule does not bind")
+        return found

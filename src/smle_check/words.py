@@ -12,13 +12,17 @@ from smle_check.names import escaped, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 
+LONG, SHOWN = 24, 8  # terms of a sum that is shortened, and those that are left
+
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
-    """Print a linear form."""
+    """Print a linear form; of a long one, as a table of many categories is, the first terms."""
     parts = []
-    for key, value in terms.items():
+    for key, value in list(terms.items())[: SHOWN if len(terms) > LONG else None]:
         size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
         parts.append(f"{'-' if value < 0 else '+'} {size}{names[key]}")
+    if len(terms) > LONG:
+        parts.append(f"+ ({len(terms) - SHOWN:,} more terms, as the certificate states them)")
     joined = " ".join(parts).removeprefix("+ ")
     return "-" + joined[2:] if joined.startswith("- ") else joined or "0"
 
@@ -138,8 +142,31 @@ class Proved(NamedTuple):
         return f"Proved({self.rule!r} {self.where}: {self.sentence}; {how})"
 
 
-def described(spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box") -> Proved:
-    """Say what was proved of a kind of head."""
+def described(
+    spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box"
+) -> list[Proved]:  # fmt: skip
+    """Say what was proved of a kind of head: of a table that stands for several rules, what each of them says."""
+    rule, found = spec.rules[obligation.rule], proved_of(spec, obligation, margin, kind)
+    if obligation.clause is None or not rule.entries:
+        return [found]
+    result, group = [], spec.group[next(iter(rule.entries))]
+    rows = [row for row in obligation.rows if not spec.groups_of(spec.rows[row].terms) & {group}]
+    for member, name in rule.entries.items():
+        where = " and ".join([f"{spec.inputs[member]} is 1", *(sentence_of_row(spec, row) for row in rows)])
+        literals = [
+            literal._replace(
+                x={k: v for k, v in literal.x.items() if spec.group.get(k) != group},
+                bound=literal.bound - literal.x.get(member, Fraction(0)),
+            )
+            for literal in rule.clauses[obligation.clause]
+        ]
+        sentence = " or ".join(sentence_of_literal(spec, literal) for literal in literals)
+        result.append(found._replace(rule=name, where=f"where {where}", sentence=sentence))
+    return result
+
+
+def proved_of(spec: Specification, obligation: Obligation, margin: Fraction, kind: str) -> Proved:
+    """Say what one obligation is about."""
     rule = spec.rules[obligation.rule]
     rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
     if obligation.clause is not None:
@@ -156,7 +183,7 @@ def described(spec: Specification, obligation: Obligation, margin: Fraction, kin
 
 def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:
     """Say what was not proved, and why."""
-    item = described(spec, obligation, Fraction(0))
+    item = proved_of(spec, obligation, Fraction(0), "box")
     return f"rule {item.rule!r}, head {item.head}, {item.where}: {item.sentence}: {reason}"
 
 

@@ -71,6 +71,7 @@ def _made(rules: RuleSet) -> tuple[tuple[float, float, float], Any, dict[str, Ar
     read = time.perf_counter()
     model = smle.correct(lambda X: asked["answers"][np.asarray(X)[:, 0].astype(int)], spec)
     corrected = time.perf_counter()
+    assert model.certificate_ is not None
     model.certificate_.check()
     return (read - start, corrected - read, time.perf_counter() - corrected), model, asked
 

@@ -15,6 +15,7 @@ import torch
 from smle.certificates.document import Certificate
 from smle.extras import require
 from smle.graphs.graph import certified_program, graph_model, interface_of
+from smle.heads.grid.onnx import grid_proposals
 from smle.heads.rules.onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Specification
@@ -318,8 +319,9 @@ def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = 
     tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
     width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(spec, monitor=monitor)
-    nodes, count = proposals_of(certificate) if "check.scale" in tensors else ([], 1)
+    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"])
+    proposals = grid_proposals if "grid.numerator" in tensors else proposals_of
+    nodes, count = proposals(certificate) if "check.scale" in tensors else ([], 1)
     program = certified_program(interface, certificate, tensors, proposals=count)
     titles = [rule.name for rule in spec.rules]
     data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles, nodes).SerializeToString()

@@ -22,7 +22,9 @@ OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "keep": ("last", "best"),
         "keep_memory": (False, True),
         "anchored": (False, True),
+        "queue": ("counterexamples", "all"),
         "pairs": ("best", "sum"),
+        "tolerance": ("scaled", "threshold", "flat"),
         "r2": ("pooled", "averaged"),
         "lstm_layers": (1, 2),
         "after_steps": ("projection", "adversarial", "attacks"),
@@ -47,8 +49,13 @@ class PaperChoices:
       `selection.trained_order`). Networks of `preprocess` hand their backbone on, too.
     * `keep`: the weights of the `last` epoch or of the `best` one.
     * `keep_memory`: the queue of counterexamples lasts over the steps.
+    * `queue`: what enters it after a gradient step: `counterexamples`, or `all` points that searches end with. One that
+      breaks nothing is any point of the box; here it is the lower corner. It makes no difference to a queue of one.
     * `anchored`: all projections of one run start from the head that the run was given.
     * `pairs`: the counterexample of the `best` pair of exclusive labels, or the one with the largest `sum` over pairs.
+    * `tolerance` of exclusive labels. `scaled`: a projection keeps them from 0 by 1e-6 times M, the largest number that
+      the head reaches; `threshold`: by 1e-5 times that, and they count as predicted from 1e-5 on; `flat`: by 1e-6. What
+      is left between is for the exact projection at the end. Linear rules have 1e-6 under all of them.
     * `r2`: `pooled` over outputs, as the formula in the supplement has it, or `averaged`.
     * `lstm_layers`: how many layers of the recurrent backbone of the ablation are LSTMs.
     * `after_steps`: a `projection` after each gradient step (Algorithm 2); an `adversarial` step: the strength of the
@@ -67,7 +74,9 @@ class PaperChoices:
     keep: str = "last"
     keep_memory: bool = False
     anchored: bool = False
+    queue: str = "counterexamples"
     pairs: str = "best"
+    tolerance: str = "scaled"
     r2: str = "pooled"
     lstm_layers: int = 1
     after_steps: str = "projection"
@@ -93,6 +102,6 @@ def choices_of(preset: str, benchmark: str) -> PaperChoices:
         raise ValueError(f"Expected 'paper' or 'published'. Got {preset!r}.")
     first = "handed on" if benchmark == "synthetic" else "plain"
     return PaperChoices(
-        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, pairs="sum", r2="averaged",
-        lstm_layers=2,
+        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, queue="all", pairs="sum",
+        tolerance="threshold", r2="averaged", lstm_layers=2,
     )  # fmt: skip

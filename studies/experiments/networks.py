@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from smle.training import Adversarial as Attacks
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
 from studies.experiments.choices import PaperChoices
-from studies.experiments.paper_network import Adversarial, PaperNetwork
+from studies.experiments.paper_network import Adversarial, AllPoints, PaperNetwork
 from studies.experiments.tasks import Array, Task
-from studies.formulations import largest_sum
+from studies.formulations import label_search, scaled_projection
 
 __all__ = ["PaperLayers", "Perceptron", "Settings", "State", "safe_network", "train_plain", "train_safe"]
 
@@ -124,10 +125,13 @@ class Settings:
         choices = self.choices
         if choices is None:
             raise ValueError("Expected settings of the paper's network. Got those of a plain one, corrected later.")
-        kind = {"projection": PDCG, "adversarial": Adversarial, "attacks": Attacks}[choices.after_steps]
+        projected = AllPoints if choices.queue == "all" else PDCG
+        kind = {"projection": projected, "adversarial": Adversarial, "attacks": Attacks}[choices.after_steps]
+        least, share = {"scaled": (0.0, 1e-6), "threshold": (1e-5, 1e-5), "flat": (0.0, None)}[choices.tolerance]
         return kind(
             memory=self.memory, keep_memory=choices.keep_memory, anchored=choices.anchored, cost=choices.cost,
-            search=largest_sum if choices.pairs == "sum" else None,
+            search=partial(label_search, sums=choices.pairs == "sum", least=least),
+            projection=None if share is None else partial(scaled_projection, share=share, cost=choices.cost),
         )  # fmt: skip
 
 

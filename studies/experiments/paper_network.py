@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from smle.heads.box.training.enforcement import PDCG, ProjectionReport
 from smle.rules import Specification
 from studies.experiments.choices import PaperChoices
 
-__all__ = ["Adversarial", "FreeBox", "PaperNetwork"]
+__all__ = ["Adversarial", "AllPoints", "FreeBox", "PaperNetwork"]
 
 
 class FreeBox(BoxModule):
@@ -65,6 +66,25 @@ class PaperNetwork(BoxNetwork):
             for weight in self.heads.raw_weight:
                 nn.init.xavier_uniform_(weight)
             nn.init.zeros_(self.heads.raw_bias)
+
+
+class AllPoints(PDCG):
+    """PDCG whose queue takes a point after every step: where nothing is broken any point of the box, the lower corner.
+
+    Points that break nothing push counterexamples out of the queue.
+    """
+
+    name = "all points"
+
+    def after_step(self, network: BoxNetwork, step: int) -> None:
+        """Run one iteration on every head, and remember a point of each that had no counterexample."""
+        super().after_step(network, step)
+        frozen = network.frozen_heads()
+        for report in self.reports[-sum(head is not None for head in frozen.heads) :]:
+            if report.succeeded:
+                problem = self.problem(frozen, report.head)
+                x = problem.domain.low
+                self._memory(report.head).append(x, problem.envelope.corner(-np.ones(network.embedding), x), 0)
 
 
 class Adversarial(PDCG):

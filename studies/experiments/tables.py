@@ -282,9 +282,9 @@ def inference(rows: Sequence[Row], benchmark: str) -> Table:
         ):
             lines.append((label, *line))
     note = (
-        "Inference time as a multiple of that of `preprocess` in the same run: median [first, third quartile]. One "
-        "example at a time, and the whole test set as one batch, divided by its rows, as the authors time it. One "
-        "thread."
+        "Inference time as a multiple of that of `preprocess` in the same run: median [first, third quartile]. The "
+        "whole test set as one batch, divided by its rows, as the authors time it; one example at a time, which is "
+        "our own measure. One thread."
     )
     return Table("Q2: inference slow-down", ("call", "method", *groups), tuple(lines), note)
 

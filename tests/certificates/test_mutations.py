@@ -101,7 +101,7 @@ def broken_rules(package: Package, rng: np.random.Generator, rows: int) -> list[
     return found
 
 
-@pytest.mark.parametrize("name", ["limits", "coupled", "exclusions"])
+@pytest.mark.parametrize("name", ["limits", "coupled", "exclusions", "tables", "merged"])
 def test_changed_heads_of_rules_are_accepted_only_if_they_obey(name):
     """With digests made new. Every number that is left free is a hint, or moves answers where the rules allow it."""
     rng, tally = random.Random(7), Counter()

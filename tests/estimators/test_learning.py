@@ -28,7 +28,7 @@ from smle.estimators.calibration import temperature
 from smle.estimators.class_tasks import task_of
 from smle.estimators.quantiles import at_quantile, quantile_rules
 from smle.export import load_onnx
-from smle.heads.box.estimators import learned_box
+from smle.heads.box.estimators import box_training, learned_box
 
 QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}
 CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"
@@ -335,3 +335,17 @@ def test_training_on_from_a_model_that_was_not_verified_proves_its_head_anew(tmp
     stated = load(tmp_path / "stated").certificate_.document["specification"]
     assert model.certificate_.document["specification"] == stated
     assert model.predict(X).max() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "refits", "heads"),
+    [({}, 1, 2), ({"gate": False}, 0, 1), ({"gate": False, "refit_heads": True}, 1, 1), ({"refit_heads": False}, 0, 2)],
+)
+def test_without_a_gate_the_learned_box_is_algorithm_2_as_it_is(skewed, monkeypatch, given, refits, heads):
+    """One head for all inputs, and nothing after the last projection."""
+    calls = []
+    refit = box_training.refit_network
+    monkeypatch.setattr(box_training, "refit_network", lambda *args, **named: calls.append(1) or refit(*args, **named))
+    rules = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, when: x >= 8, then: y <= 3}]\n"
+    model = SMLERegressor(rules, **given, **QUICK | {"max_epochs": 3}, compare=False).fit(*skewed)
+    assert (len(calls), len(model.deployed_.head.tensors["gate.signatures"])) == (refits, heads)

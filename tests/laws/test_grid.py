@@ -23,22 +23,27 @@ def head(text: str) -> tuple[Specification, GridProgram]:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "large"])
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_is_answered_what_is_served_obeys(family, seed):
-    rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
-    _, text = draw_grid(rng, family)
-    try:
-        spec, program = head(text)
-    except (ContradictionError, NotCertifiedError, RuleError):
-        return  # rule sets are not built around a known answer
-    for dtype in (np.float32, np.float64):
-        X, answers = hard_inputs(rng, spec, 100, dtype), hard_answers(rng, spec, 100)
-        y, by = program.explained(X, answers)
-        assert y.dtype == np.float32
-        assert len(GridJudge(spec).wrong(X, y, exact=True)) == 0
-        alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(20)])
-        assert len(GridJudge(spec).wrong(X[:20], alone)) == 0
-        assert (by == 2).mean() <= 0.01
+def test_whatever_is_answered_what_is_served_obeys(family):
+    found = 0
+    for seed in range(12):  # rule sets are not built around a known answer: some are refused
+        rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
+        _, text = draw_grid(rng, family)
+        try:
+            spec, program = head(text)
+        except (ContradictionError, NotCertifiedError, RuleError):
+            continue
+        found += 1
+        for dtype in (np.float32, np.float64):
+            X, answers = hard_inputs(rng, spec, 100, dtype), hard_answers(rng, spec, 100)
+            y, by = program.explained(X, answers)
+            assert y.dtype == np.float32
+            assert len(GridJudge(spec).wrong(X, y, exact=True)) == 0
+            alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(20)])
+            assert len(GridJudge(spec).wrong(X[:20], alone)) == 0
+            assert (by == 2).mean() <= 0.01
+        if found == 2:
+            return
+    raise AssertionError("too many rule sets are refused")
 
 
 def test_the_judge_finds_what_is_wrong():
@@ -242,3 +247,19 @@ def test_stepped_inputs_are_read_exactly(dtype):
     assert all(Fraction(float(X[i, 0])) == nearest(Fraction(int(k[i]), 10), fmt) for i in range(0, len(k), 97))
     assert (program.read(X)[:, 0] == k).all()
     assert (program(X, np.zeros((len(k), 1), np.float32))[:, 0] == (k >= 3)).all()
+
+
+def test_a_contradiction_of_coupled_rules_is_named():
+    """The question whether whole numbers obey at all is asked in ranges that a solver can search to the end."""
+    text = """
+inputs: {t: [-10, 10], income: [0, 5000]}
+outputs: {y0: {step: 1}, y1: {step: 0.25}}
+rules:
+  - {name: range0, then: -2 <= y0 <= 7}
+  - {name: range1, then: -1 <= y1 <= 8}
+  - {name: row0, when: t >= 2, then: -2 * y0 + 3 * y1 + 0.002 * income <= 13}
+  - {name: row1, when: t >= 2, then: 3 * y0 - 3 * y1 + 0.002 * income <= 2}
+  - {name: row2, when: 0.7 * t + 0.001 * income >= 1, then: 2 * y0 - 2 * y1 <= 13}
+"""
+    with pytest.raises(ContradictionError, match="'range1', 'row0' and 'row1' leave nothing"):
+        head(text)

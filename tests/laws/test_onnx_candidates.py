@@ -20,13 +20,15 @@ from smle_check.onnx.program import FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session
 from support.joined import KINDS, asked, branch, every_constant_counts, every_node_counts, flushing, joined
 from support.random_rules import random_rules
-from support.rules_cases import COUPLED, LABELS
+from support.rules_cases import COUPLED, LABELS, MERGED, TABLES
 from support.sampling import Judge, hard_points
 
 TWO = "inputs: {a: [0, 1], b: [-1, 1]}\noutputs: [p, q]\nrules:\n"
 CASES = {
     "coupled": COUPLED,
     "labels": LABELS,
+    "tables": TABLES,
+    "merged": MERGED,
     "budget": TWO + "  - {name: n, then: p >= 0 and q >= 0}\n  - {name: s, when: a < 0.5, then: p + q <= 1 + b}\n",
     "only limits move": TWO + "  - {name: c, then: 0 <= p <= 1 + a and 0 <= q <= 1 + a}\n  - {name: o, then: p <= q}\n",
     "no gate": TWO + "  - {name: s, then: p + q <= 1 and p - q <= 0.5 and q - p < 0.5}\n",

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+import smle.rules
 import smle_check.heads.sums as sums
 from smle.heads.rules.author import certify_rules
 from smle.heads.table import program_of
-from smle.rules import Specification
 from smle_check.floats import BINARY64, TINY, coefficient
 from smle_check.heads.sums import WIDE, Sum, sum_of
-from smle_check.specification import Literal
+from smle_check.specification import Literal, Specification
 
 NORMAL = 2.0**-1022
 
@@ -25,6 +25,9 @@ class Domain:
     """All that a sum asks of a specification."""
 
     sizes: list[Fraction]
+    group: dict[int, int] = field(default_factory=dict)
+    groups: list[list[int]] = field(default_factory=list)
+    summed, largest = Specification.summed, Specification.largest
 
 
 class Machine:
@@ -80,11 +83,34 @@ def drawn(rng: random.Random) -> tuple[Domain, Literal, list[float], list[float]
     return domain, Literal(g, s, exact - off, rng.random() < 0.3), y, x
 
 
-def attacked(seed: int, count: int) -> tuple[int, int]:
+def drawn_table(rng: random.Random) -> tuple[Domain, Literal, list[float], list[float]]:
+    """Draw a literal that looks numbers up by category, alone or in a sum, and an answer next to its border."""
+    domain, literal, y, x = drawn(rng)
+    if rng.random() < 0.6:  # a table alone
+        literal, y, x, domain = Literal({0: literal.y[0]}, {}, literal.bound, literal.strict), y[:1], [], Domain([])
+        if rng.random() < 0.5:
+            literal = literal._replace(y={0: Fraction(rng.choice([1, -1]))})
+    d, k = len(x), rng.randint(2, 5)
+    chosen, (_g, *_) = rng.randrange(k), literal.y.values()
+    exact = sum((v * Fraction(y[i]) for i, v in literal.y.items()), Fraction(0))
+    exact += sum((v * Fraction(x[i]) for i, v in literal.x.items()), Fraction(0))
+    scale = abs(exact) + Fraction(2) ** rng.choice([-1000, -140, -10, 0, 20])
+    off = rng.choice([-1, 0, 1, 1]) * abs(exact) * Fraction(2) ** -rng.choice([20, 24, 52, 53, 54, 60, 200])
+    table = {d + c: Fraction(rng.gauss(0, 1)) * scale for c in range(k)}
+    base = rng.choice([Fraction(0), scale])
+    table[d + chosen] = base - exact - off  # so that the sum is next to the bound
+    literal = literal._replace(x={**literal.x, **{c: v for c, v in table.items() if v}}, bound=base)
+    x = [*x, *(float(c == chosen) for c in range(k))]
+    members = list(range(d, d + k))
+    domain = Domain([*domain.sizes, *[Fraction(1)] * k], dict.fromkeys(members, 0), [members])
+    return domain, literal, y, x
+
+
+def attacked(seed: int, count: int, draw=drawn) -> tuple[int, int]:
     """Return how many answers were accepted, and how many of them break their literal."""
     rng, accepted, wrong = random.Random(seed), 0, 0
     for _ in range(count):
-        domain, literal, y, x = drawn(rng)
+        domain, literal, y, x = draw(rng)
         try:
             numbers = sum_of(domain, literal)
         except OverflowError:
@@ -102,6 +128,30 @@ def test_what_is_accepted_obeys(seed):
     accepted, wrong = attacked(seed, 2_000)
     assert accepted > 150
     assert wrong == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_tables_accept_obeys(seed):
+    accepted, wrong = attacked(seed, 2_000, drawn_table)
+    assert accepted > 150
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_table_alone_accepts_all_that_obeys(strict):
+    """An allowed answer stays, at the limit itself, too; a number next to it does not."""
+    members = [0, 1, 2]
+    domain = Domain([Fraction(1)] * 3, dict.fromkeys(members, 0), [members])
+    caps = [Fraction(1, 10), Fraction(0), Fraction(5, 2)]
+    for sign in (1, -1):
+        literal = Literal({0: Fraction(sign)}, {c: -sign * v for c, v in enumerate(caps) if v}, Fraction(0), strict)
+        numbers = sum_of(domain, literal)
+        for chosen, cap in enumerate(caps):
+            x, near = [float(c == chosen) for c in members], np.float32(float(cap))
+            for value in (near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9)), -near):
+                y = float(value) if abs(float(value)) >= float(TINY) else 0.0
+                over = sign * (Fraction(y) - cap)
+                assert Machine(random.Random(1)).accepts(numbers, [y], x) == (over < 0 if strict else over <= 0)
 
 
 @pytest.mark.audit
@@ -201,7 +251,7 @@ ORDER = (
 def test_the_order_of_two_outputs_is_compared_exactly():
     rng = np.random.default_rng(3)
     for sign in ("<=", "<"):
-        program = program_of(certify_rules(Specification.from_yaml(ORDER % sign)))
+        program = program_of(certify_rules(smle.rules.Specification.from_yaml(ORDER % sign)))
         y = np.sort(rng.normal(size=(500, 3)) * 10.0 ** rng.integers(-30, 30, (500, 1)), axis=1).astype(np.float32)
         y[:100, 1] = y[:100, 0]
         y[100:200] = np.float32(0)
@@ -230,7 +280,9 @@ rules:
 def test_allowed_answers_stay_whatever_their_size(size):
     """They may move only where less than twice the rounding of the sum is left."""
     rng = np.random.default_rng(int(np.log10(size)) + 50)
-    spec = Specification.from_yaml("\n".join(line for line in SIZED.splitlines() if size <= 1e9 or "band" not in line))
+    spec = smle.rules.Specification.from_yaml(
+        "\n".join(line for line in SIZED.splitlines() if size <= 1e9 or "band" not in line)
+    )
     program = program_of(certify_rules(spec))
     X = rng.uniform(-3, 3, (4000, 1))
     y = (rng.normal(size=(4000, 3)) * size).astype(np.float32)

@@ -11,6 +11,7 @@ import torch
 
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
+from studies.bench import paper_choices
 from studies.bench.counterexamples import NEAR, points
 from studies.experiments import methods
 from studies.experiments.ablation import vary
@@ -18,7 +19,7 @@ from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import safe_network, train_safe
 from studies.experiments.paper_network import Adversarial
 from studies.experiments.presets import chosen, shortened
-from studies.formulations import exclusion_sum_ascent, exclusion_sum_milp
+from studies.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
 
 TEXT, CODE = choices_of("paper", "synthetic"), choices_of("published", "synthetic")
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,9 @@ def test_the_text_takes_the_first_option_of_every_choice():
         name: values[0] for name, values in OPTIONS.items()
     }
     changed = {name for name in OPTIONS if getattr(CODE, name) != getattr(TEXT, name)}
-    assert changed == {"gate", "constant_bounds", "first_phase", "keep_memory", "pairs", "r2", "lstm_layers"}
+    assert changed == {
+        "gate", "constant_bounds", "first_phase", "keep_memory", "queue", "pairs", "tolerance", "r2", "lstm_layers"
+    }  # fmt: skip
     assert choices_of("published", "forecasting").first_phase == "plain"
     with pytest.raises(ValueError, match="'free', 'ordered'"):
         replace(TEXT, linear_bounds="loose")
@@ -55,7 +58,7 @@ def test_the_table_of_differences_names_every_choice_and_the_results_measure_it(
     tables = json.loads((ROOT / "docs" / "results" / "paper_choices.json").read_text())["tables"]
     turned = {row[0] for table in tables if table["columns"][0] == "choice turned" for row in table["rows"]}
     measured = {tuple(text.split(": ", 1)) for text in turned if ": " in text and not text.startswith("all: ")}
-    base = replace(CODE, first_phase="plain", pairs="best")  # what the bench turns
+    base = paper_choices._base("synthetic")  # what the bench turns
     for name, value in measured:
         assert name in OPTIONS, f"docs/results/paper_choices has a choice that is gone: {name}"
         assert value in map(str, OPTIONS[name]), (
@@ -150,6 +153,64 @@ def test_the_sum_over_pairs_by_ascent_is_near_that_of_the_milp():
     assert rough.found.strength >= 0.5 * exact.found.strength
 
 
+LABELS = choices_of("published", "classification")
+
+
+def test_points_that_break_nothing_enter_the_queue_and_push_counterexamples_out():
+    for queue in OPTIONS["queue"]:
+        _, settings, network = network_of(replace(LABELS, queue=queue), "Standin-0.6", "classification", True)
+        enforcement = settings.enforcement()
+        enforcement.start(network)
+        enforcement.after_step(network, 1)
+        assert not enforcement.reports[-1].succeeded
+        found = enforcement._memory(0).points[0][1]
+        with torch.no_grad():
+            network.heads.raw_bias.sub_(100.0)
+        for step in range(2, 22):
+            enforcement.after_step(network, step)
+            assert enforcement.reports[-1].succeeded
+        kept = [z for _, z, _ in enforcement._memory(0).points]
+        if queue == "counterexamples":
+            assert [z.tolist() for z in kept] == [found.tolist()]
+        else:
+            assert len(kept) == 10
+            assert all((z == network.frozen_heads().bounds.lower).all() for z in kept)
+
+
+def test_the_tolerance_of_labels_is_a_share_of_what_the_head_reaches():
+    """After a projection the labels of its point stay below 0 by that much, beside what rounding takes."""
+    margins = {}
+    for kind in OPTIONS["tolerance"]:
+        _, settings, network = network_of(
+            replace(LABELS, tolerance=kind, pairs="best"), "Standin-0.6", "classification", True
+        )
+        with torch.no_grad():
+            network.heads.raw_weight.mul_(1000)
+        frozen, enforcement = network.frozen_heads(), settings.enforcement()
+        problem, head = HeadProblem.of(frozen, network.spec, network.cells, 0), frozen.heads[0]
+        upper = np.abs(head.W.astype(float)).sum(axis=1) + head.b  # bounds are -1 and 1
+        enforcement.start(network)
+        enforcement.after_step(network, 1)
+        (_, z, _), moved = enforcement._memory(0).points[-1], network.frozen_heads().heads[0]
+        y = moved.W.astype(float) @ z + moved.b
+        pairs = problem.parts[0].exclusions
+        margins[kind] = -max(min(y[h], y[k]) for h, k in pairs) / upper.max()
+    rounding = margins.pop("flat")
+    assert {kind: margin - rounding for kind, margin in margins.items()} == pytest.approx(
+        {"scaled": 1e-6, "threshold": 1e-5}, rel=0.1
+    )
+
+
+def test_the_published_search_counts_a_label_from_a_threshold_on():
+    _, _, network = network_of(LABELS, "Standin-0.6", "classification", True)
+    frozen = network.frozen_heads()
+    problem = HeadProblem.of(frozen, network.spec, network.cells, 0)
+    found = strongest_counterexample(frozen.heads[0], problem)[0].found
+    for sums in (False, True):
+        assert label_search(frozen.heads[0], problem, sums=sums, least=0.99 * found.strength)[0].found is not None
+        assert label_search(frozen.heads[0], problem, sums=sums, least=1.01 * found.strength)[0].none_exists
+
+
 def test_backbone_and_bounds_are_handed_on_in_the_published_order(monkeypatch):
     monkeypatch.setattr(methods, "_KEPT", {})
     job = methods.Job("synthetic", "n2-medium-P1", "published", "main", 0, quick=True)
@@ -176,3 +237,12 @@ def test_the_recurrent_backbone_has_one_lstm_in_the_text_and_two_in_the_publishe
         backbone = settings.backbone.build(X)
         assert sum(isinstance(part, torch.nn.LSTM) for part in backbone.modules()) == layers
         assert backbone(torch.zeros(3, 8)).shape == (3, settings.backbone.embedding)
+
+
+def test_plain_networks_answer_by_the_call_path_of_safe_ones(monkeypatch):
+    """Without the calls of modules, and with the same bits: times can be compared."""
+    network = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.nn.Linear(4, 2))
+    x = torch.rand(5, 3)
+    wanted = network(x)
+    monkeypatch.setattr(torch.nn.Linear, "forward", None)
+    assert torch.equal(methods._plain(network)(x), wanted)

@@ -49,7 +49,7 @@ def joined(
         proposals = proposals_of(certificate)
     nodes, count = proposals or ([], 1)
     program = certified_program(interface, certificate, certificate.tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
+    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
     graph = graph_model(interface, program, model or handed(len(spec.targets)), titles, nodes)
     data = graph.SerializeToString(deterministic=True)
     record = ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate)

@@ -61,7 +61,47 @@ rules:
   - {name: most, then: v <= 20}
 """
 """Clips move the safe answers of two leaves: which leaf serves, and which clips are on, must be one and the same."""
-RULES_CASES = {"limits": LIMITS, "coupled": COUPLED, "exclusions": LABELS, "limits-onnx": LIMITS}
+TABLES = """
+inputs:
+  article: {categories: [a, b, c, d]}
+  region: {categories: [north, south, east]}
+  weight: [0, 10]
+outputs: [price, fee]
+tables:
+  cap: {key: article, values: {a: 10, b: 12.3, c: 0}, default: 7.77}
+  low: {key: article, values: {a: -1, b: 0.1, c: -0.7, d: 7.7}}
+  extra: {keys: [article, region], values: {a: {north: 1, south: 2}, b: {east: 0.3}}, default: 5}
+rules:
+  - {name: list, then: "low[article] <= price <= cap[article]"}
+  - {name: strict, when: weight > 5, then: "price < cap[article] + 0.1"}
+  - {name: heavy, when: "weight >= 2 * low[article]", then: "fee <= cap[article] + 0.3 * weight"}
+  - {name: two keys, then: "fee <= extra[article, region]"}
+  - {name: choice, then: "fee <= 0.3 * cap[article] or price <= 1 + low[article]"}
+  - {name: sum, then: "price + fee <= 2 * cap[article] + 3 or fee < 0.1 + low[article]"}
+"""
+MERGED = """
+inputs: {{article: {{categories: [{}]}}, weight: [0, 10]}}
+outputs: [price, fee]
+rules:
+  - {{name: floor, then: price >= -50}}
+{}
+  - {{name: choice, then: price <= 3 or fee <= 1}}
+""".format(
+    ", ".join(f"art{i:02d}" for i in range(30)),
+    "\n".join(
+        f"  - {{name: cap art{i:02d}, when: article == art{i:02d} and weight > 3, then: price <= {i}.{i % 7}}}"
+        for i in range(1, 29)
+    ),
+)
+"""One rule for each article, but for the first and the last: merged, as all differ only in category and numbers."""
+RULES_CASES = {
+    "limits": LIMITS,
+    "coupled": COUPLED,
+    "exclusions": LABELS,
+    "tables": TABLES,
+    "merged": MERGED,
+    "limits-onnx": LIMITS,
+}
 
 
 @cache

@@ -25,8 +25,8 @@ _LISTED = 10  # cells that the text lists
 class Finding:
     """Something to know about the rules, or about the data under these rules.
 
-    * `kind`: "contradiction", "not proved", "one answer", "never active", "partly empty" or "redundant"; of
-      data "outside the domain", "narrow data" or "other units".
+    * `kind`: "contradiction", "not proved", "one answer", "hidden equality", "never active", "partly empty" or
+      "redundant"; of data "outside the domain", "narrow data" or "other units".
     * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
     * `text`: a sentence with the reason and the remedy.
     * `witness`: an input where a contradiction shows, exact; None if there is none.

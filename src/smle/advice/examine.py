@@ -5,9 +5,11 @@ Contradictions, empty regions, pinned outputs and redundancy are decided in rati
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -22,7 +24,7 @@ from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
 from smle.regions.search import find_cells
-from smle.rules import Specification
+from smle.rules import Clause, Literal, Rule, Specification, clause_text
 from smle.rules.phrases import point_text, quoted, region_text
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
@@ -58,6 +60,11 @@ def diagnose_arrays(
         always_on = tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]}))
     elif proved:  # so rules do not contradict each other; those that always apply may still leave one answer
         findings += _pinned(consistency, regions)
+    hidden = hidden_equalities(spec)
+    pairs = [set(finding.rules) for finding in hidden]
+    findings = [
+        f for f in findings if f.kind != "one answer" or not any(pair <= set(f.rules) for pair in pairs)
+    ] + hidden
     skip = {r for f in findings if f.kind == "never active" for r in f.rules}
     more, left = _redundant(consistency, meeting, skip=skip)
     findings += more
@@ -94,6 +101,34 @@ def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
     except Undecided:
         return []
     return list(check.findings.values())
+
+
+def hidden_equalities(spec: Specification) -> list[Finding]:
+    """Return pairs of rules that state an equality together, in the same regions: `a <= b` here, `b <= a` there."""
+    stated: dict[tuple[object, Literal], int] = {}
+    findings = []
+    for r, rule in enumerate(spec.rules):
+        for clause in rule.requirement.clauses:
+            literal = clause.literals[0]
+            if len(clause.literals) > 1 or literal.strict or len(literal.outputs) < 2:
+                continue
+            other = stated.get((rule.regions, replace(literal.negated, strict=False)))
+            stated.setdefault((rule.regions, literal), r)
+            if other is not None and other != r:
+                names = spec.rules[other].name, rule.name
+                findings.append(Finding("hidden equality", names, _equality_text(spec, names, rule, literal)))
+    return findings
+
+
+def _equality_text(spec: Specification, names: tuple[str, str], rule: Rule, literal: Literal) -> str:
+    equality = re.sub(" [<>]= ", " == ", clause_text(spec, Clause((literal,))))
+    said = f"{_listed(names)} state an equality together: {equality}. "
+    steps = [item.step is not None or item.integer for item in spec.inputs for _ in item.columns]
+    real = [spec.columns[j] for j, _ in literal.inputs if not steps[j]]
+    if any(region.rows for region in rule.regions) or real:
+        needs = "without a condition" if not real else f"with `integer` or `step` for '{real[0]}'"
+        return f"{said}It can be kept exactly only {needs}. Else state a tolerance, such as abs(a - b) <= 0.01."
+    return f"{said}State it so, in one rule: `then: {equality}`. Or state a tolerance, such as abs(a - b) <= 0.01."
 
 
 def _empty_regions(consistency: Consistency, meeting: Meeting) -> tuple[list[Finding], list[Untested]]:

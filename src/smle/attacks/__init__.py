@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,9 @@ def attack(
 
     The model is tried at points inside and at the borders of every region, at corners and a few floats around them.
     Then the points that come nearest to breaking a rule are improved: by gradient for a torch module, and by steps of
-    many kinds. Categories, whole numbers and missing values are tried as they occur in tables. Whether a rule is broken
-    is decided in rational arithmetic, at the floats that were passed and answered.
+    many kinds. Categories, whole numbers, steps and missing values are tried as they occur in tables. Whether a rule is
+    broken is decided in rational arithmetic, at the floats that were passed and answered; under rules with steps or
+    equalities, at the multiples that they stand for, where all of them do.
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
@@ -59,11 +59,6 @@ def attack(
         ModelFormatError: If there is no ONNX file that can be run.
     """
     spec = _chosen(_rules_of(model, specification), rules)
-    if spec.grid is not None:
-        raise RuleError(
-            "Rules with steps or equalities cannot be attacked yet: floats stand for whole numbers of steps there. The "
-            "certificate of a corrected model proves them."
-        )
     if tries < 1:
         raise ValueError(f"Expected at least one try. Got {tries}.")
     subject = subject_of(model, spec, examples)
@@ -96,7 +91,7 @@ def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
     unknown = [name for name in names if name not in {rule.name for rule in spec.rules}]
     if unknown or not names:
         raise RuleError(f"Expected names of rules. Got {unknown or 'none'}.")
-    return replace(spec, rules=tuple(rule for rule in spec.rules if rule.name in names))
+    return spec.with_rules(tuple(rule for rule in spec.rules if rule.name in names))
 
 
 def _unproved(model: Any, spec: Specification) -> FloatArray | None:
@@ -120,7 +115,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
     """Return a violation in the user's words; inputs that do not halve it when they are usual play no part."""
     rule = spec.rules[found.rule]
-    only, usual = replace(spec, rules=(rule,)), _usual(spec, examples)
+    only, usual = spec.with_rules((rule,)), _usual(spec, examples)
     x, y = found.x, found.y
     needed = _read_by(spec, found.rule)
     for item, columns in spec.input_slices[:_SHRUNK]:
@@ -129,13 +124,13 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
         trial = x.copy()
         trial[columns] = usual[columns]
         X, Y = subject.ask(trial[None])
-        excess = excess_of(rule.requirement, X[0], Y[0])[0] if broken(only, X, Y).any() else None
+        excess = excess_of(rule.requirement, X[0], Y[0], spec)[0] if broken(only, X, Y).any() else None
         if excess is not None and (found.excess is None or 2 * excess >= found.excess):
             x, y = X[0], Y[0]
         else:
             needed.add(item.name)
     needed.update(item.name for item in spec.inputs[_SHRUNK:])
-    excess, used = excess_of(rule.requirement, x, y)
+    excess, used = excess_of(rule.requirement, x, y, spec)
     row = AskedTable(spec).row(x)
     return Violation(
         rule=rule.name,

@@ -81,6 +81,8 @@ def require_same_rules(certificate: Certificate, spec: Specification) -> None:
     if "model" in certificate.files:
         require_kind(_described(certificate.files["model"]), spec)
     block = bytearray()
+    if certificate.document["program"]["head"] == "rules":
+        spec = spec.merged
     expected = compiled(spec, regions_of(spec), block)
     stated = certificate.document["specification"]
     if expected == stated and certificate.block[: len(block)] == bytes(block):

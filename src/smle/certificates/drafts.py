@@ -41,6 +41,7 @@ class Draft(NamedTuple):
 
 
 def certified(
+    kind: str,
     specification: dict[str, Any],
     block: bytes,
     find: Callable[[], Draft],
@@ -51,6 +52,7 @@ def certified(
     """Return a certificate for rules: a draft that is known or found, with the arrays `own` of this model in it.
 
     Args:
+        kind: Of the head.
         specification: The rules as the certificate states them.
         block: Their part of certificate.bin.
         find: Finds the proof; it may raise.
@@ -60,12 +62,12 @@ def certified(
     Raises:
         NotCertifiedError: If the checker does not accept what was found.
     """
-    key = smle_check.sha256(smle_check.canonical(specification) + block)
+    key = smle_check.sha256(smle_check.canonical([kind, specification]) + block)
     with _one_at_a_time:
         draft = _drafts.get(key)
         if draft is not None:
             _drafts.move_to_end(key)
-    stored = None if draft is not None else _read(key, specification)
+    stored = None if draft is not None else _read(key, kind, specification)
     if stored is not None:
         try:
             return _kept(key, stored, own, files)
@@ -96,7 +98,7 @@ def _place(key: str) -> Path | None:
     return Path(folder) / f"{key}.safetensors" if folder else None
 
 
-def _read(key: str, specification: dict[str, Any]) -> Draft | None:
+def _read(key: str, kind: str, specification: dict[str, Any]) -> Draft | None:
     """Return the draft in the folder; None: there is none for these rules that can be read."""
     place = _place(key)
     if place is None or not place.is_file():
@@ -109,7 +111,10 @@ def _read(key: str, specification: dict[str, Any]) -> Draft | None:
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, smle_check.Rejected):
         return None
     whole = isinstance(stated, dict) and set(stated) == {"program", "specification", "gate", "proof"}
-    return Draft(stated, block, tensors) if whole and stated["specification"] == specification else None
+    whole = whole and isinstance(stated["program"], dict)
+    if not whole or stated["specification"] != specification or stated["program"].get("head") != kind:
+        return None
+    return Draft(stated, block, tensors)
 
 
 def _write(key: str, draft: Draft) -> None:

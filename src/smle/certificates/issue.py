@@ -105,6 +105,7 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
                 "clauses": [[_literal(literal) for literal in c.literals] for c in rule.requirement.clauses],
                 "exclusions": exclusions,
             }
+            | ({"entries": [list(entry) for entry in rule.entries]} if rule.entries else {})
         )
     inputs: list[dict[str, Any]] = [
         {"name": name, "lower": str(low), "upper": str(high)}

@@ -215,8 +215,11 @@ def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
     from smle.certificates.document import how_proved
 
     rows = []
-    for index, rule in enumerate(spec.rules):
-        last = how_proved([item for item in proved if item.obligation.rule == index])
+    by_rule: dict[str, list[Proved]] = {}
+    for item in proved:
+        by_rule.setdefault(item.rule, []).append(item)
+    for rule in spec.rules:
+        last = how_proved(by_rule.get(visible(rule.name), []))
         rows.append((visible(rule.name), visible(rule.when or "always"), visible(rule.then), last))
     print_rows("Proved rules", ("rule", "when", "then", _column(proved)), rows)
 

@@ -21,6 +21,7 @@ from smle.cli.app import (
     warn,
 )
 from smle.cli.places import Overwrite, require_model, texts_of
+from smle_check.names import visible
 
 if TYPE_CHECKING:
     from smle.certificates.document import Proved
@@ -109,9 +110,10 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
     """Return what is proved of each rule."""
-    proved = () if model.certificate_ is None else model.certificate_.proved
-    rules = model.specification_.rules
-    return {rule.name: [item for item in proved if item.obligation.rule == i] for i, rule in enumerate(rules)}
+    found: dict[str, list[Proved]] = {}
+    for item in () if model.certificate_ is None else model.certificate_.proved:
+        found.setdefault(item.rule, []).append(item)
+    return {rule.name: found.get(visible(rule.name), []) for rule in model.specification_.rules}
 
 
 def _margin(proved: list[Proved] | None) -> float | str | None:

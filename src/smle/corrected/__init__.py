@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from smle.corrected.model import CorrectedModel
 from smle.corrected.stored_form import stored_form
@@ -24,12 +24,25 @@ from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from smle.networks.safe_network import SafeNetwork
+
 __all__ = ["Answered", "CorrectedModel", "Served", "answers_of", "correct", "program_of", "stored_form"]
 
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 
 
-def correct(model: Any, spec: Specification, examples: Any = None) -> Any:
+@overload
+def correct(model: nn.Module, spec: Specification, examples: Any = None) -> SafeNetwork: ...  # type: ignore[overload-overlap]  # any module is also something that can be called
+
+
+@overload
+def correct(model: object, spec: Specification, examples: Any = None) -> CorrectedModel: ...
+
+
+def correct(model: Any, spec: Specification, examples: Any = None) -> CorrectedModel | SafeNetwork:
     """Make a model obey rules without training: answers that the rules allow stay, others move to the nearest allowed.
 
     A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
@@ -14,6 +14,12 @@ from smle.estimators.quantiles import SafeQuantileRegressor
 from smle.estimators.regressor import SafeRegressor
 from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
 from smle.storage import read_record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from smle.heads.box.network.assurance import CertifiedNetwork
+    from smle.networks.safe_network import SafeNetwork
 
 __all__ = ["KINDS", "load", "nothing_proved", "read_model"]
 
@@ -27,9 +33,25 @@ KINDS: dict[str, type[SafeEstimator]] = {
 }
 
 
+@overload
 def load(
-    folder: str | PathLike[str], *, backbone: Any = None, verify: bool = True, require_certificate: bool = False
-) -> Any:
+    folder: str | PathLike[str], *, backbone: None = None, verify: bool = True, require_certificate: bool = False
+) -> SafeEstimator: ...
+
+
+@overload
+def load(
+    folder: str | PathLike[str], *, backbone: nn.Module, verify: bool = True, require_certificate: bool = False
+) -> SafeNetwork | CertifiedNetwork: ...
+
+
+def load(
+    folder: str | PathLike[str],
+    *,
+    backbone: nn.Module | None = None,
+    verify: bool = True,
+    require_certificate: bool = False,
+) -> SafeEstimator | SafeNetwork | CertifiedNetwork:
     """Load a model folder: an estimator, or a network of the torch door with `backbone`, a module like the stored one.
 
     The certificate is checked in exact arithmetic, and rules.yaml is compiled again and compared with it, unless

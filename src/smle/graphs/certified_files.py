@@ -130,7 +130,8 @@ def read_checked(path: FilePath) -> CheckedFile:
     except RuleError as error:
         raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
     require_same_rules(certificate, spec)
-    if result.interface != interface_of(spec, monitor=result.interface.monitored):
+    read = result.interface
+    if read != interface_of(spec, monitor=read.monitored, head="grid" if read.steps else ""):
         raise CertificateError(
             "The graph reads its inputs or outputs in another way than its rules say (missing values, whole numbers, "
             "choices). Export the model again."
@@ -164,7 +165,8 @@ def write_certified(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
             "place for the exported model."
         )
-    interface = interface_of(spec, monitor=monitor)
+    kind = "" if certificate is None else certificate.document["program"]["head"]
+    interface = interface_of(spec, monitor=monitor, head=kind)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
         tensors |= tensors_of(domain_arrays(spec))  # for `in_domain`
@@ -183,7 +185,7 @@ def write_certified(
         )
     proposals, count = head_of(certificate).nodes(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
+    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
     data = graph_model(interface, program, backbone, titles, proposals).SerializeToString(deterministic=True)
     sealed = _sealed(certificate, data)
     try:

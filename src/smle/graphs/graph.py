@@ -50,12 +50,12 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
     return tuple(result)
 
 
-def interface_of(spec: Specification, *, monitor: bool = True) -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds the outputs `in_domain` and `active_rules`."""
+def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
+    """Return names, kinds and stand-ins; `monitor` adds `in_domain`, `active_rules`, and of a grid `steps`."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
-    return Interface(inputs, outputs_of(spec), monitor)
+    return Interface(inputs, outputs_of(spec), monitor, monitor and head == "grid")
 
 
 def certified_program(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from smle.rules import Choice, Clause, Label, Specification
 from smle.rules.membership import active, broken, clause_holds
 from smle_check.heads import sums
 
-__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "ways_of"]
+__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "bound_by", "ways_of"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -59,6 +60,7 @@ class Corrections:
       labels and choices are if their logits and scores are: where these move, probabilities do.
     * `broken`: rows whose own answer breaks each rule; answers that are replaced are not judged.
     * `moves`: by output; `parts`: of clauses with alternatives.
+    * `entries`: rows whose own answer breaks a rule, by the entry of a table that it breaks, such as `cap[art017]`.
     """
 
     rows: int
@@ -66,6 +68,7 @@ class Corrections:
     broken: dict[str, int]
     moves: dict[str, Moves]
     parts: tuple[Parts, ...]
+    entries: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array) -> Corrections:
@@ -88,6 +91,7 @@ class Corrections:
             {rule.name: int(count) for rule, count in zip(spec.rules, wrong, strict=True)},
             moves,
             tuple(_parts(spec, X, final, own, usable)),
+            dict(Counter(name for row in _broken_entries(spec, X[usable], own) for name in set(row))),
         )
 
     @property
@@ -128,6 +132,7 @@ class Corrections:
                 )
                 for a, b in pairs
             ),
+            dict(Counter(self.entries) + Counter(other.entries)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -138,6 +143,7 @@ class Corrections:
             "broken": self.broken,
             "moves": {name: moves._asdict() for name, moves in self.moves.items()},
             "parts": [{**part._asdict(), "served": list(part.served), "own": list(part.own)} for part in self.parts],
+            **({"entries": self.entries} if self.entries else {}),
         }
 
     @classmethod
@@ -162,6 +168,7 @@ class Corrections:
                 )
                 for v in data["parts"]
             ),
+            {str(name): int(count) for name, count in data.get("entries", {}).items()},
         )
 
 
@@ -173,6 +180,38 @@ def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> np
     ways[~_usable(answers)] = 3
     ways[by == 2] = 4
     return ways
+
+
+def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, ...]]:
+    """Return for every row what its own answer breaks: names of rules, and of entries of tables (`cap[art017]`).
+
+    Answers that are replaced break nothing: they are not judged.
+    """
+    X, usable = _clamped(spec, X), np.flatnonzero(_usable(answers))
+    own = answers[usable].astype(np.float64)
+    found: list[tuple[str, ...]] = [()] * len(answers)
+    named = [any(entries) for entries in spec.entries]
+    wrong, entries = broken(spec, X[usable], own), _broken_entries(spec, X[usable], own)
+    for row, breaks, looked_up in zip(usable.tolist(), wrong, entries, strict=True):
+        rules = [spec.rules[r].name for r in np.flatnonzero(breaks) if not named[r]]
+        found[row] = tuple(dict.fromkeys((*rules, *looked_up)))
+    return found
+
+
+def _broken_entries(spec: Specification, X: Array, Y: Array) -> list[list[str]]:
+    """Return for every row the entries of tables whose clauses it breaks."""
+    found: list[list[str]] = [[] for _ in range(len(X))]
+    for rule, looked_up in zip(spec.rules, spec.entries, strict=True):
+        for clause, entries in zip(rule.requirement.clauses, looked_up, strict=True):
+            if not entries:
+                continue
+            on = np.flatnonzero(active(rule, X))
+            rows = on[~clause_holds(clause, X[on], Y[on])]
+            for entry in entries:
+                places = X[rows, entry.columns].argmax(axis=1)
+                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                    found[row].append(entry.names[place])
+    return found
 
 
 def alternatives_of(spec: Specification) -> list[tuple[int, int, Clause]]:

@@ -102,11 +102,13 @@ class Block:
     """Clauses that share outputs with each other and with no other clause.
 
     Shapes: g (J, k) over `outputs` (k,), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the
-    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood.
+    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood. `group`
+    (d,): the one-hot group of each input, -1 of a number; None: all are numbers.
 
     Attributes:
         pins: Rows that leave one output a single number (two of them), that output, the number.
         unpinned: 0 for these rows, 1 for others.
+        looked_up: Inputs that are members of one-hot groups (d,).
         is_quiet: Whether points are found without overflows or divisions by zero.
     """
 
@@ -121,8 +123,10 @@ class Block:
         scale: Array,
         *,
         likely: bool = False,
+        group: Numbers | None = None,
     ) -> None:
         self.outputs, own = outputs, g
+        self.looked_up = np.zeros(s.shape[1], dtype=bool) if group is None else group >= 0
         self._columns = _slice(self.outputs)
         self.parts, self._parts = parts, _slice(parts)
         single = (own != 0).sum(axis=1) == 1
@@ -141,8 +145,19 @@ class Block:
         self.is_likely = self.is_box and likely  # logits: cost in log-likelihood
         self._sizes = np.abs(self.N.T)
         self._more = self.weight[np.abs(own).argmax(axis=1)] if self.is_box else np.ones(len(own))
-        self._inputs = np.flatnonzero(s.any(axis=0))
-        self._slope = s[:, self._inputs] / norm[:, None]
+        self._shifts = s / norm[:, None]
+        self._numbers = np.flatnonzero(s.any(axis=0) & ~self.looked_up)
+        self._slope = self._shifts[:, self._numbers]
+        # What is looked up in a group, by the place of its 1: (K, J).
+        named = [] if group is None else [np.flatnonzero(group == g) for g in range(group.max(initial=-1) + 1)]
+        self._tables = [(_slice(own), self._shifts[:, own].T.copy()) for own in named if s[:, own].any()]
+        # The sum of a table, over one group and without a bound, is one of its numbers.
+        members = np.full(s.shape[1], -1) if group is None else group
+        table = [
+            not b and len(set(members[row != 0])) == 1 and members[row != 0][0] >= 0
+            for row, b in zip(s, h, strict=True)
+        ]
+        self._noise = np.where(table, 0.0, 2.0**-46)
         exact = single & (np.abs(own).sum(axis=1) == 1)
         self._bound = (h - np.where(exact, 0.0, 2.0**-48 * np.abs(h))) / norm
         if not self.is_box:
@@ -173,18 +188,20 @@ class Block:
         start = self._starts[clause]
         return [int(row) for row in self._members[start : start + self._lengths[clause]]]
 
-    def affine_bounds(self, d: int) -> tuple[Array, Array]:
+    def affine_bounds(self) -> tuple[Array, Array]:
         """Return what rows are at most, `bound - slope.x`: bound (J,), slope (J, d)."""
-        slope = np.zeros((len(self.N), d))
-        slope[:, self._inputs] = self._slope
-        return self._bound, slope
+        return self._bound, self._shifts
 
     def bounds(self, X: Array) -> Array:
         """Return b (n, J), or (J,): N z <= b; what rounding of the inputs' terms may do is taken off."""
-        if not len(self._inputs):
-            return np.asarray(self._bound)
-        x = X[:, self._inputs]
-        return np.asarray(self._bound - x @ self._slope.T - 2.0**-46 * (np.abs(x) @ np.abs(self._slope).T))
+        found = self._bound
+        if len(self._numbers):
+            x = X[:, self._numbers]
+            found = found - x @ self._slope.T - self._noise * (np.abs(x) @ np.abs(self._slope).T)
+        for columns, table in self._tables:
+            values = table[X[:, columns].argmax(axis=1)]
+            found = found - values - self._noise * np.abs(values)
+        return np.asarray(found)
 
     def holds(self, y: Array, b: Array, active: Mask) -> Mask:
         """Return whether answers (n, m) satisfy the active clauses, in float64. Returns (n,)."""

@@ -32,7 +32,7 @@ class Clauses:
     * `rule` (C,): the rule of each clause. `always` (rules,): which rules are on at every input.
     * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
     * `labels` (m,): which outputs are labels, on if they are >= 0.
-    * `width`: how many inputs there are.
+    * `group` (d,): the one-hot group of each input column, -1 of a number.
     """
 
     outputs: Sequence[Form]
@@ -44,7 +44,12 @@ class Clauses:
     always: Mask
     exclusions: tuple[tuple[int, Pairs], ...]
     labels: Mask
-    width: int
+    group: Numbers
+
+    @property
+    def width(self) -> int:
+        """How many input columns there are."""
+        return len(self.group)
 
     @classmethod
     def of(cls, spec: Specification | smle_check.Specification, labels: Iterable[int] = ()) -> Clauses:
@@ -57,12 +62,16 @@ class Clauses:
             ]
             lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
             always = [any(not region.rows for region in rule.regions) for rule in spec.rules]
-            is_label, width = label_columns(spec), len(spec.columns)
+            is_label, group = label_columns(spec), np.full(len(spec.columns), -1, dtype=np.intp)
+            groups: Sequence[Sequence[int]] = spec.one_hot
         else:
             stated = [rule.clauses for rule in spec.rules]
             lists = [rule.exclusions for rule in spec.rules]
             always = [any(not spec.regions[region] for region in rule.regions) for rule in spec.rules]
-            is_label, width = np.isin(np.arange(len(spec.outputs)), list(labels)), len(spec.inputs)
+            is_label = np.isin(np.arange(len(spec.outputs)), list(labels))
+            group, groups = np.full(len(spec.inputs), -1, dtype=np.intp), spec.groups
+        for number, members in enumerate(groups):
+            group[list(members)] = number
         clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
         literals = [literal for _, clause in clauses for literal in clause]
         pairs = [np.asarray(own, dtype=np.int32).reshape(-1, 2) for own in lists]
@@ -76,7 +85,7 @@ class Clauses:
             np.array(always, dtype=bool),
             tuple((r, own) for r, own in enumerate(pairs) if len(own)),
             is_label,
-            width,
+            group,
         )
 
     @property

@@ -211,4 +211,5 @@ def _numbers(
     parts = [*(c for c, _ in stated), *(part for part, own in lists for _ in own)]
     g, s, h = distinct[:, :k], distinct[:, k:-1], distinct[:, -1]
     likely = bool(clauses.labels[columns].all())
-    return Block(columns, g, s, h, listed, np.array(parts, dtype=np.intp), scale[columns], likely=likely)
+    places = np.array(parts, dtype=np.intp)
+    return Block(columns, g, s, h, listed, places, scale[columns], likely=likely, group=clauses.group)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
 from smle.heads.table import program_of
-from smle.networks.operator import ServedHead, head_digest, operator, serve
+from smle.networks.operator import ServedHead, head_digest, looked_up, operator, serve
 from smle.tables import WHOLE_FLOAT64
 from smle_check.reading import BACKBONE
 
@@ -56,6 +56,7 @@ class CertifiedHead(nn.Module):
             widths=(len(stated["inputs"]), program.width, outputs),
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
             counts=self.counts if program.reads_answers else None,
+            groups=looked_up(self.certificate),
         )
 
     def __getstate__(self) -> dict[str, Any]:

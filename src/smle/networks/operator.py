@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -23,13 +23,13 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 import smle_check
 from smle.certificates.document import Certificate
-from smle.errors import CertificateError
+from smle.errors import CertificateError, DataError
 from smle.heads.contract import AsksOnce
 from smle.monitor.corrections import WIDE
 from smle.networks.features import read_features
 from smle_check.reading import BACKBONE
 
-__all__ = ["ServedHead", "box_digest", "head_digest", "is_differentiated", "kept", "operator", "serve"]
+__all__ = ["ServedHead", "box_digest", "head_digest", "is_differentiated", "kept", "looked_up", "operator", "serve"]
 
 Array = npt.NDArray[Any]
 Counts = dict[str, int] | None
@@ -54,10 +54,18 @@ class ServedHead:
     """
 
     def __init__(
-        self, program: AsksOnce, digest: str, *, widths: tuple[int, int, int], is_large: bool, counts: Counts = None
+        self,
+        program: AsksOnce,
+        digest: str,
+        *,
+        widths: tuple[int, int, int],
+        is_large: bool,
+        counts: Counts = None,
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self.columns, self.width, self.outputs = widths  # of features, answers and what is served
         self.is_large, self.counts = is_large, counts
+        self.groups = [np.array(group, dtype=np.intp) for group in groups]  # by which numbers are looked up
         self._serial = str(next(_serials))
         # No digest tells whether a file of another process speaks of this object: its name is one that nobody else has.
         name = uuid4().hex
@@ -81,6 +89,8 @@ class ServedHead:
 
     def serve(self, X: Array, t: Array) -> Array:
         """Return what is served to inputs (n, d) and answers (n, width), in memory of its own: (n, m) in float32."""
+        for group in self.groups:
+            _require_one(X[:, group], group)
         y = self.program(X, t)
         if self.counts is not None:
             self._count(t, y)
@@ -95,6 +105,26 @@ class ServedHead:
             usable = (np.abs(own) <= WIDE).all(axis=1)
             counts["moved"] += int((changed.any(axis=1) & usable).sum())
             counts["replaced"] += int((~usable).sum())
+
+
+def looked_up(certificate: Certificate) -> list[list[int]]:
+    """Return the columns of categories by which the rules of a certificate look numbers up."""
+    stated = certificate.document["specification"]
+    forms = [literal["x"] for rule in stated["rules"] for clause in rule["clauses"] for literal in clause]
+    forms += [row["terms"] for row in stated["rows"] if len(row["terms"]) > 1]
+    read = {k for form in forms for k, _ in form}
+    return [group for group in stated["one_hot"] if not read.isdisjoint(group)]
+
+
+def _require_one(columns: Array, group: Array) -> None:
+    """Raise DataError unless every row has one 1 among zeros: with two, numbers of tables would be added up."""
+    right = ((columns == 0) | (columns == 1)).all(axis=1) & (columns.sum(axis=1) == 1)
+    if not right.all():
+        row = int(np.argmin(right))
+        raise DataError(
+            f"Features {group[0]} to {group[-1]} are the columns of a category, by which rules look numbers up: "
+            f"expected one 1 among zeros. Got {int((columns[row] == 1).sum())} ones in row {row + 1}."
+        )
 
 
 def changed_bits(own: Array, final: Array) -> npt.NDArray[np.bool_]:
@@ -247,7 +277,8 @@ def serve(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str)
 
     Raises:
         ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-        TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
+        TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold; or if the
+            columns of a category by which rules look numbers up are not one 1 among zeros.
         CertificateError: If no such head is alive.
     """
     if not is_differentiated(answers if gradients is None else gradients):

@@ -319,7 +319,7 @@ def predicted(
     encoded = encoded_features(spec, X)
     apply_domain_policy(spec, encoded.reshape(-1, encoded.shape[-1]), out_of_domain)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    with evaluating(network), torch.inference_mode():
+    with evaluating(network), torch.no_grad():  # not inference_mode: a module may take gradients itself
         served = network(torch.tensor(encoded, device=device), *inputs)
     result: npt.NDArray[np.float32] = served.cpu().numpy()
     return result[..., 0] if len(spec.targets) == 1 and result.ndim == encoded.ndim else result

@@ -23,14 +23,18 @@ _LONG = 500  # operands of one expression
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
+Groups = Sequence[Sequence[int]]
+"""The columns of each one-hot group."""
+
+
+def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
     """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
-    return PrintedRows(ops, tensors, fmt).function()
+    return PrintedRows(ops, tensors, fmt, groups).function()
 
 
-def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> Function:
+def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
     """Return the program for many rows: (features, answer) -> answers, by columns."""
-    return Columns(ops, tensors, fmt).function()
+    return Columns(ops, tensors, fmt, groups).function()
 
 
 def joined(texts: Sequence[str], word: str) -> str:
@@ -42,8 +46,12 @@ def joined(texts: Sequence[str], word: str) -> str:
 
 def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
     """Return the columns of the inputs that some comparison or sum reads."""
-    read = {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
-    return sorted(read | _columns_summed(ops, tensors))
+    return sorted(_columns_compared(ops) | _columns_summed(ops, tensors))
+
+
+def _columns_compared(ops: Sequence[Op]) -> set[int]:
+    """Return the columns of the inputs that some comparison reads."""
+    return {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
 
 
 def _columns_summed(ops: Sequence[Op], tensors: Mapping[str, Array]) -> set[int]:
@@ -57,16 +65,24 @@ class _Printer:
 
     Operators are those of numbers and of arrays alike. A sign is turned in the constant, never in the input: a product
     may flush small numbers to zero. There is no NaN behind `clamp` and `within`, so `<` is the opposite of `>=`.
+
+    Of the columns of a one-hot group one is 1 and the others are 0: a sum over them is looked up, by the place of the
+    1. That is one of its terms for whatever else stands there, too.
     """
 
     word = ""  # that joins truth values
     start, body, end = "", "", ""
 
-    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
+    def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups = ()) -> None:
         self.ops, self.tensors, self.fmt = ops, tensors, fmt
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"float32": _FLOAT32, "float64": _FLOAT64}
-        self.read = sorted({*columns_read(ops, tensors), *self.read_later()})
+        ends = [(group[0], len(group)) for group in groups if [*group] == [*range(group[0], group[0] + len(group))]]
+        self.group = {k: start for start, count in ends for k in range(start, start + count)}
+        summed = {*_columns_summed(ops, tensors), *self.read_later()}
+        self.looked_up = {start: count for start, count in ends if not summed.isdisjoint(range(start, start + count))}
+        self.summed = sorted(k for k in summed if k not in self.group)
+        self.read = sorted({*_columns_compared(ops), *self.summed})
         self.always: set[int] = set()  # regions
         for op in ops:
             getattr(self, op.kind)(op)
@@ -92,8 +108,22 @@ class _Printer:
 
     def total(self, factors: Sequence[float], offset: float | None = None) -> str:
         """Return the text of a sum."""
-        terms = [f"{self.number(v)} * x{k}" for k, v in enumerate(factors) if v]
-        return joined(terms + ([] if offset is None and terms else [self.number(offset or 0.0)]), " + ")
+        terms = self.terms(factors)
+        return joined(terms + ([] if (offset is None and terms) else [self.number(offset or 0.0)]), " + ")
+
+    def terms(self, factors: Sequence[float]) -> list[str]:
+        """Return the texts of what a sum over the inputs adds up."""
+        used = [k for k, v in enumerate(factors) if v]
+        found = [f"{self.number(factors[k])} * x{k}" for k in used if k not in self.group]
+        for start in sorted({self.group[k] for k in used if k in self.group}):
+            name = f"t{len(self.names)}"
+            self.names[name] = self.table(factors[start : start + self.looked_up[start]])
+            found.append(f"{name}[j{start}]")
+        return found
+
+    def table(self, values: Sequence[float]) -> Any:
+        """Return numbers that are looked up by place."""
+        return list(values)
 
     def wide(self, op: Op) -> None:
         """Numbers are wide already."""
@@ -137,6 +167,14 @@ class _Printer:
         raise NotImplementedError
 
 
+def _place(x: list[float], start: int, stop: int) -> int:
+    """Return the place of the 1 among some inputs."""
+    try:
+        return x.index(1.0, start, stop) - start
+    except ValueError:
+        return 0
+
+
 class PrintedRows(_Printer):
     """Row by row, in Python's floats. A sum is computed where its limit is active."""
 
@@ -147,6 +185,8 @@ class PrintedRows(_Printer):
     def clamp(self, op: Op) -> None:
         """Read the inputs, inside of the domain."""
         lower, upper = (self.stored(name) for name in op.args[1:])
+        self.names["place"] = _place
+        self.lines += [f"j{start} = place(x, {start}, {start + count})" for start, count in self.looked_up.items()]
         for k in self.read:
             self.lines += [
                 f"x{k} = x[{k}]",
@@ -181,6 +221,10 @@ class Columns(_Printer):
     word = " & "
     body = " " * 4
 
+    def table(self, values: Sequence[float]) -> Any:
+        """Return numbers that are looked up by place."""
+        return np.array(values, dtype=_FLOAT64)
+
     def number(self, value: float) -> str:
         """Return the name of a constant."""
         name = f"c{len(self.names)}"
@@ -193,13 +237,15 @@ class Columns(_Printer):
         Those that are compared alone, with constants inside, stay as they are: beyond the ends nothing changes.
         """
         lower, upper = (self.stored(name) for name in op.args[1:])
-        self.as_given = set(self.read).difference(self.read_later(), _columns_summed(self.ops, self.tensors))
+        self.as_given = set(self.read).difference(self.summed)
         for gate in (other for other in self.ops if other.kind == "active"):
             for (k, negative, strict), constant in zip(gate.fixed.comparisons, self.stored(gate.args[2]), strict=True):
                 c = -constant if negative else constant
                 # x >= c and its opposite x < c; or x > c and its opposite x <= c.
                 if not (lower[k] < c <= upper[k] if negative != strict else lower[k] <= c < upper[k]):
                     self.as_given.discard(k)
+        for start, count in self.looked_up.items():
+            self.lines.append(f"j{start} = features[:, {start}:{start + count}].argmax(axis=1)")
         self.lines += [f"x{k} = features[:, {k}]" for k in sorted(self.as_given)]
         clamped = [k for k in self.read if k not in self.as_given]
         self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # which take the end where the other one is NaN

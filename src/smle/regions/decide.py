@@ -2,14 +2,15 @@
 
 A statement is an AND of half-spaces and of clauses (ORs of half-spaces) over the variables (x, y): inputs in the
 domain come first, outputs are free. Depth-first over the literals of clauses that fail at the current point, an
-LP in rationals at each node; from a refuted node the search jumps back to the choices that the proof used.
+LP in rationals at each node; from a refuted node the search jumps back to the choices that the proof used. Where a
+table is looked up, each category is asked about apart: what is left is small.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
 
@@ -35,6 +36,7 @@ __all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "columns_of"
 ZERO, ONE = Fraction(0), Fraction(1)
 MAX_NODES = 3000
 MAX_ROWS = 600
+_FEW_MEMBERS = 8  # of a group, which are left to the linear program
 
 
 class Undecided(Exception):  # noqa: N818 - an outcome that callers report, not an error
@@ -85,8 +87,14 @@ class Decider:
         self._groups = {i: group for group in spec.one_hot for i in group}
         # No label is the answer that most rules about labels allow.
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
+        # What stands for what no half-space reads.
+        self._typical = [(lo + hi) / 2 for lo, hi in zip(spec.lower, spec.upper, strict=True)]
+        for i in self._integer:
+            self._typical[i] = Fraction(math.ceil(spec.lower[i]))
+        for own in spec.one_hot:
+            self._typical[own[0]] = ONE
         self.core: frozenset[Hashable] = frozenset()
-        self._nodes = 0
+        self._nodes, self._most = 0, MAX_NODES
         self.end = math.inf  # of the time that there is, as `monotonic` tells it
 
     # --- translation ------------------------------------------------------------------------------------------
@@ -136,7 +144,7 @@ class Decider:
         Raises:
             Undecided: If the search took too many nodes.
         """
-        self._nodes = 0
+        self._nodes, self._most = 0, MAX_NODES
         start: list[tuple[HalfSpace, Hashable]] = [(unit, None) for unit in units]
         waiting = []
         for clause in clauses:
@@ -144,11 +152,72 @@ class Decider:
                 start.append((clause.options[0], clause.tag))
             else:
                 waiting.append(clause)
-        outcome = self._descend(start, sorted(waiting, key=lambda c: len(c.options)), list(pairs))
+        waiting.sort(key=lambda clause: len(clause.options))
+        outcome = self._by_member(start, waiting, list(pairs), self._looked_up(start, waiting))
         if isinstance(outcome, Witness):
             return outcome
         self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Symbol) and tag is not None)
         return None
+
+    def _looked_up(
+        self, units: Sequence[tuple[HalfSpace, Hashable]], clauses: Sequence[OneOf]
+    ) -> list[tuple[int, ...]]:
+        """Return the groups of many members of which some half-space reads several, or a unit asks for one."""
+        found: dict[tuple[int, ...], None] = {}
+        forms = [unit.form for unit, _ in units] + [option.form for clause in clauses for option in clause.options]
+        for form in forms:
+            groups = [self._groups[i] for i, _ in form if i in self._groups] if len(form) > 1 else []
+            found |= dict.fromkeys(g for g in set(groups) if len(g) > _FEW_MEMBERS and groups.count(g) > 1)
+        for unit, _ in units:
+            group = self._groups.get(unit.form[0][0], ()) if len(unit.form) == 1 else ()
+            if len(group) > _FEW_MEMBERS and unit.form[0][1] == unit.bound == -ONE:
+                found[group] = None
+        return list(found)
+
+    def _by_member(
+        self,
+        units: list[tuple[HalfSpace, Hashable]],
+        clauses: list[OneOf],
+        pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
+        groups: Sequence[tuple[int, ...]],
+    ) -> Witness | frozenset[Hashable]:
+        """Search with each member of some groups in turn: the sums of these are then numbers."""
+        if not groups:
+            return self._descend(units, clauses, pairs)
+        group, *others = groups
+        own, core = set(group), set[Hashable]()
+        split_units = [(*_split(unit, own), tag) for unit, tag in units]
+        split_clauses = [([_split(option, own) for option in clause.options], clause) for clause in clauses]
+        apart = self._descend([(rest, tag) for rest, part, tag in split_units if not part], [], [])
+        if isinstance(apart, frozenset):  # whichever member it is
+            return apart
+        self._most += len(group)
+        members = group
+        for unit, tag in units:  # where one is asked for, others need not be looked at
+            if len(unit.form) == 1 and unit.form[0][0] in own and unit.form[0][1] == unit.bound == -ONE:
+                members = (unit.form[0][0],)
+                core.add(tag)
+                break
+        for member in members:
+            fixed = [(_with(rest, part, member), tag) for rest, part, tag in split_units]
+            left = [replace(c, options=tuple(_with(*option, member) for option in own)) for own, c in split_clauses]
+            left = [c for c in left if not any(not option.form and option.holds(()) for option in c.options)]
+            left = [replace(c, options=tuple(option for option in c.options if option.form)) for c in left]
+            false = [tag for unit, tag in fixed if not unit.form and not unit.holds(())]
+            false += [clause.tag for clause in left if not clause.options]
+            if false:
+                core.add(false[0])
+                continue
+            open_ = [(unit, tag) for unit, tag in fixed if unit.form]
+            open_ += [(clause.options[0], clause.tag) for clause in left if len(clause.options) == 1]
+            outcome = self._by_member(open_, [c for c in left if len(c.options) > 1], pairs, others)
+            if isinstance(outcome, Witness):
+                x = list(outcome.x)
+                for i in group:
+                    x[i] = ONE if i == member else ZERO
+                return Witness(tuple(x), outcome.y)
+            core |= outcome
+        return frozenset(core)
 
     def _descend(
         self,
@@ -157,7 +226,7 @@ class Decider:
         pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
     ) -> Witness | frozenset[Hashable]:
         self._nodes += 1
-        if self._nodes > MAX_NODES or monotonic() > self.end:
+        if self._nodes > self._most or monotonic() > self.end:
             raise Undecided
         point = self._solve(units)
         if isinstance(point, frozenset):
@@ -204,11 +273,7 @@ class Decider:
         )
         if not isinstance(found, dict):
             return frozenset(tag for (_, tag), m in zip(units, found, strict=True) if m)
-        point = [*((lo + hi) / 2 for lo, hi in zip(self.spec.lower, self.spec.upper, strict=True)), *self._default]
-        for i in self._integer:
-            point[i] = Fraction(math.ceil(self.spec.lower[i]))
-        for group in self.spec.one_hot:
-            point[group[0]] = ONE
+        point = [*self._typical, *self._default]
         for i, value in found.items():
             point[i] = value
         return point
@@ -271,6 +336,18 @@ class Decider:
             outputs |= {i for row in more for i, _ in row.form}
             grown = bool(more)
         return chosen
+
+
+def _split(row: HalfSpace, group: Collection[int]) -> tuple[HalfSpace, dict[int, Fraction]]:
+    """Return a half-space without the columns of a group, and the coefficients of these."""
+    part = {i: v for i, v in row.form if i in group}
+    return (replace(row, form=tuple((i, v) for i, v in row.form if i not in group)) if part else row), part
+
+
+def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpace:
+    """Return a half-space with the coefficient of the member that is 1."""
+    value = part.get(member)
+    return row if not value else replace(row, bound=row.bound - value)
 
 
 class _Symbol:

@@ -19,9 +19,9 @@ from smle.advice.diagnosis import Diagnosis
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import typeset
-from smle.report.sentences import about_view, rule_view
+from smle.report.sentences import about_view, named_numbers, rule_view
 from smle.report.tables import Table
-from smle.report.wording import count_text, domain_text, exact_text, listed, number, short
+from smle.report.wording import count_text, domain_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
 from smle.tables import Reader
 from smle_check.names import visible
@@ -31,7 +31,7 @@ __all__ = ["write_rules_page"]
 _RULES = 200  # that are shown one by one
 _MATRIX = 40  # rules at most in the table of who meets whom
 _CATEGORIES = 8
-_BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "one answer")
+_BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "hidden equality", "one answer")
 
 
 def write_rules_page(
@@ -73,7 +73,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         "about": about_view(spec.about),
         "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
         "rules_left_out": max(0, len(spec.rules) - _RULES),
-        "constants": [(visible(key), exact_text(value)) for key, value in spec.constants],
+        "constants": named_numbers(spec),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
         "has_data": data is not None,
         "has_targets": data is not None and data.costs is not None,

@@ -17,6 +17,7 @@ from smle.rules.expressions import (
     Compare,
     Day,
     Implies,
+    Lookup,
     Member,
     Name,
     Negative,
@@ -33,7 +34,7 @@ from smle.rules.expressions import (
 )
 from smle_check.names import visible
 
-__all__ = ["about_view", "rule_view", "words"]
+__all__ = ["about_view", "named_numbers", "rule_view", "words"]
 
 _LONGEST = 400
 _SPOKEN = 20_000  # longest text that is put in words, of which only the beginning is shown
@@ -45,6 +46,15 @@ _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 # Binding strengths, loosest first; a part that binds less than its place needs is put in parentheses. Unlike in the
 # rules language, "and" inside "or" and both inside "implies" take parentheses: a sentence has no precedence.
 _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
+
+
+def named_numbers(spec: Specification) -> list[tuple[str, str]]:
+    """Return what names stand for: constants, and of tables how many numbers there are."""
+    found = [(visible(name), exact_text(value)) for name, value in spec.constants]
+    for table in spec.tables:
+        ends = " to ".join(exact_text(value) for value in (min(table.values), max(table.values)))
+        found.append((visible(f"{table.name}[{', '.join(table.keys)}]"), f"{len(table.values):,} numbers, {ends}"))
+    return found
 
 
 def words(rule: Rule, spec: Specification) -> str:
@@ -117,6 +127,8 @@ class _Speaker:
             case Num(value=value):
                 return exact_text(value), _ATOM
             case Day():
+                return to_text(node), _ATOM
+            case Lookup():
                 return to_text(node), _ATOM
             case Name(name=name):
                 return self._name(name, inside=True), _ATOM

@@ -25,7 +25,7 @@ _WAYS = {
     "replaced": ("replaced", "the model answered NaN, infinity or beyond 1e30: a stored default took its place"),
     "safe": ("stored safe answer", "nothing nearer passed the check"),
 }
-_FIGURES, _TABLES = 6, 24
+_FIGURES, _TABLES, _ENTRIES = 6, 24, 12
 
 
 def served_view(spec: Specification, trained: Corrections | None, measured: Measured | None) -> dict[str, Any] | None:
@@ -48,6 +48,7 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
         "ways": Table([("Answers", ""), *titles], ways),
         "concerns": [f"{where.capitalize()}: {counts.concern}" for where, counts in found if counts.concern],
         **_moves(spec, found),
+        "entries": _entries(found),
         "figures": [] if measured is None else _figures(spec, measured),
         "parts": parts[:_TABLES],
         "parts_left_out": counted - len(parts[:_TABLES]),
@@ -91,6 +92,17 @@ def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dic
     titles = [f"{title}, {where}" for where, _ in found for title in what]
     title = "By how much" if measured else "Which outputs"
     return {"moves_title": title, "moves": Table([("Output", ""), *numbers(titles)], rows)}
+
+
+def _entries(found: Sequence[tuple[str, Corrections]]) -> Table | None:
+    """Return the entries of tables that most rows broke; None: there are none."""
+    most = sorted({name for _, counts in found for name in counts.entries})
+    most.sort(key=lambda name: -max(counts.entries.get(name, 0) for _, counts in found))
+    rows = [(visible(name), *(f"{counts.entries.get(name, 0):,}" for _, counts in found)) for name in most[:_ENTRIES]]
+    if not rows:
+        return None
+    more = f"The first {_ENTRIES} of {len(most):,}." if len(most) > _ENTRIES else ""
+    return Table([("Entry", ""), *numbers([where for where, _ in found])], rows, more)
 
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:

@@ -13,9 +13,10 @@ from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
 from smle.report.measured import Measured
 from smle.report.recorded import history_of, mapping_of
-from smle.report.sentences import about_view, rule_view
+from smle.report.sentences import about_view, named_numbers, rule_view
+from smle.report.steps_view import sums_text
 from smle.report.tables import Table, numbers
-from smle.report.wording import count_text, domain_text, exact_text, listed, margin_text, number, short
+from smle.report.wording import count_text, domain_text, listed, margin_text, number, short
 from smle.rules import Label, Specification, share_text
 from smle_check.names import visible
 
@@ -98,13 +99,14 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     spec = judgement.spec
     assert spec is not None
     accepted = judgement.verdict == PROVED
-    by_rule: dict[int, list[Proved]] = {}
+    by_rule: dict[str, list[Proved]] = {}
     for item in judgement.proved:
-        by_rule.setdefault(item.obligation.rule, []).append(item)
+        by_rule.setdefault(item.rule, []).append(item)
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
-        found = by_rule.get(index, [])
+        found = by_rule.get(visible(rule.name), [])
         row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
+        row["sums"] = "" if spec.grid is None else sums_text(spec.grid, rule)
         if not accepted:
             row |= {"badge": "not proved", "badge_kind": "bad"}
         elif not found:
@@ -124,7 +126,7 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
         "about": about_view(spec.about),
         "rules_left_out": len(spec.rules) - len(rows),
         "labels": any(isinstance(output, Label) for output in spec.outputs),
-        "constants": [(name, exact_text(value)) for name, value in spec.constants],
+        "constants": named_numbers(spec),
         "small_margin": any(not item.by and item.margin < 1e-4 for item in judgement.proved),
     }
 

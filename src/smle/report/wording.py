@@ -81,6 +81,7 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
         else:
             exact = date_text if item.dates else lambda value: _typeset(decimal_text(value) or str(value))
             kind = ", whole numbers" if item.integer and not item.dates else ""
+            kind = kind if item.step is None else f", in steps of {exact(item.step)}"
             values = f"{exact(item.lower)} to {exact(item.upper)}{kind}"
             missing = None if item.missing is None else exact(item.missing)
         stands_in = "" if missing is None else f"; a missing value counts as {missing}"

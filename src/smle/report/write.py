@@ -11,6 +11,7 @@ from typing import Any
 from smle.doors.load import KINDS, read_model
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.estimators import SafeEstimator
+from smle.heads.grid.program import GridProgram
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data
@@ -19,6 +20,7 @@ from smle.report.measured import Measured, measure
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
+from smle.report.steps_view import steps_view
 from smle.report.view import guarantee_view, history_view, rules_view, statements_view, verdict_view
 from smle.storage import ModelRecord, model_files, read_record
 from smle.tables.table_files import read_table, text_columns
@@ -162,7 +164,7 @@ def _view(
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     spec = judgement.spec
     description: Mapping[str, Any] = {} if record is None else record.description
-    view: dict[str, Any] = {"rules": None, "head_of_rules": False, "served": None, "data_section": False}
+    view: dict[str, Any] = {"rules": None, "head_of_rules": False, "served": None, "data_section": False, "steps": None}
     view |= {"explorer_note": "", "statements": None, "statements_total": 0, "accuracy": None}
     explorer = None
     facts: list[tuple[str, str, str]] = []
@@ -184,6 +186,9 @@ def _view(
         view["explorer_note"] = _HEAD_NOTE if model.has_head_of_rules else _NETWORK_NOTE
     if spec is not None:
         view |= rules_view(judgement, measured) | guarantee_view(spec, judgement.verdict)
+        if spec.grid is not None:
+            head = None if model is None else model.deployed_.head
+            view |= steps_view(spec, spec.grid, head.proposals.reduction if isinstance(head, GridProgram) else None)
     view |= history_view(description) | {"verdict": verdict_view(judgement, measured, facts)}
     view |= card_view(description, record) | files_view(record, judgement, place)
     view["contents"] = _contents(view, explorer)

@@ -6,6 +6,7 @@ from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
+from smle.rules.lookups import Entry, Table, entries_of
 from smle.rules.operators import (
     Condition,
     Term,
@@ -36,6 +37,7 @@ __all__ = [
     "Clause",
     "ClauseArrays",
     "Condition",
+    "Entry",
     "Equality",
     "Grid",
     "Label",
@@ -50,6 +52,7 @@ __all__ = [
     "Rule",
     "RuleText",
     "Specification",
+    "Table",
     "Term",
     "at_least",
     "at_least_one",
@@ -60,6 +63,7 @@ __all__ = [
     "date_text",
     "day_of",
     "dot",
+    "entries_of",
     "exactly",
     "exactly_one",
     "exclusion",

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import CASES, MAX_BITS, Call, Day, Name, Negative, Node, Num, Product, Sum, quote
+from smle.rules.expressions import CASES, MAX_BITS, Call, Day, Lookup, Name, Negative, Node, Num, Product, Sum, quote
 from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle.rules.vocabulary import Vocabulary
 
@@ -117,6 +117,9 @@ def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary, t
             total.constant = _bounded(total.constant + scale * value)
         case Day(value=day):
             total.add(Affine(constant=Fraction(day), dates=Fraction(1)), scale)
+        case Lookup():
+            inputs, constant = names.looked_up(node)
+            total.add(Affine(constant, inputs), scale)
         case Name(name=name):
             _variable(total, name, scale, names)
         case Call(function="score", arguments=arguments):

@@ -17,6 +17,7 @@ from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
+from smle.rules.lookups import Table, read_table, split
 from smle.rules.operators import Condition, Term, node_of
 from smle.rules.parser import Functions, parse, parse_rule
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
@@ -24,6 +25,8 @@ from smle.rules.vocabulary import Vocabulary
 from smle_check.names import twins
 
 __all__ = ["build", "check_keys", "to_fraction"]
+
+_PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # a number that needs no reading: price lists have thousands
 
 
 def to_fraction(value: object, what: str) -> Fraction:
@@ -43,6 +46,8 @@ def to_fraction(value: object, what: str) -> Fraction:
 
 
 def _text_number(text: str, what: str) -> Fraction:
+    if _PLAIN.fullmatch(text):
+        return Fraction(text)
     bare = text.strip().lower().lstrip("+-.")
     if bare in ("inf", "infinity", "nan"):
         raise RuleError(f"{what}: expected a finite number. Got '{text}'.")
@@ -71,6 +76,7 @@ def build(
     labels: Any,
     choices: Any,
     constants: Any,
+    tables: Any = None,
     rules: Any,
     functions: Functions | None,
     about: Mapping[str, Any] | None = None,
@@ -81,9 +87,12 @@ def build(
     made_constants = {}
     for key, value in _mapping(constants or {}, "constants").items():
         made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
-    stated = (inputs, outputs, labels, choices or {}, constants or {})
+    made_tables = tuple(_tables(tables or {}, made_inputs))
+    stated = (inputs, outputs, labels, choices or {}, constants or {}, tables or {})
     with located(_clashing(name for part in stated if isinstance(part, Iterable) for name in part)):
-        spec = Specification(made_inputs, made_outputs, (), tuple(made_constants.items()))  # refuses names that clash
+        spec = Specification(  # refuses names that clash
+            made_inputs, made_outputs, (), tuple(made_constants.items()), tables=made_tables
+        )
     members = {name for item in (*made_inputs, *made_outputs) for name in getattr(item, "categories", ())}
     members |= {name for item in made_outputs for name in getattr(item, "options", ())}
     with located(_clashing([*members, *(constants or {})])):
@@ -276,6 +285,14 @@ def _outputs(numbers: Any, labels: Any, choices: Any) -> tuple[Number | Label | 
     return tuple(made)
 
 
+def _tables(tables: Any, inputs: Sequence[NumericInput | Categorical]) -> Iterator[Table]:
+    known = {item.name: item.categories for item in inputs if isinstance(item, Categorical)}
+    for key, stated in _mapping(tables, "tables").items():
+        name = _name(key, "table")
+        with located(key):
+            yield read_table(name, stated, known, to_fraction)
+
+
 def _own_functions(functions: Functions | None) -> Functions:
     for name, function in (functions or {}).items():
         if not callable(function) or not str(name).isidentifier() or name in FUNCTIONS or name in KEYWORDS:
@@ -301,7 +318,10 @@ def _rules(rules: Any, names: Vocabulary, functions: Functions) -> Iterator[Rule
             if item.name in seen:
                 raise RuleError(f"Two rules are named '{item.name}'. Give each its own name.")
             seen.add(item.name)
-            yield item if isinstance(item, Rule) else compile_text(item, names, functions)
+            if isinstance(item, Rule):
+                yield item
+            else:
+                yield from compile_text(item, names, functions)
 
 
 def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
@@ -312,8 +332,11 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
     return RuleText(name, None, stated)
 
 
-def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Rule:
-    """Read and compile one rule; errors name the line of its `when` or its `then`."""
+def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Iterator[Rule]:
+    """Read and compile one rule, or several where it looks numbers up by several inputs at once.
+
+    Errors name the line of its `when` or its `then`.
+    """
     name = _name(item.name, "rule")
     when, then = item.when, item.then
     made_then: Node | NeverTogether
@@ -322,8 +345,13 @@ def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Rul
     else:
         made_when = None if when is None else _read(when, name, "when", functions)[1]
         made_then = then if isinstance(then, NeverTogether) else _read(then, name, "then", functions)[1]
+    parts: Iterable[tuple[str, Node | None, Node | NeverTogether]] = [("", made_when, made_then)]
+    if names.tables and isinstance(made_then, Node):
+        categories = {key: own.categories for key, own in names.inputs.items() if isinstance(own, Categorical)}
+        parts = split(made_when, made_then, names.tables, categories)
     try:
-        return replace(compile_rule(name, made_when, made_then, names), about=item.about)
+        for suffix, own_when, own_then in parts:
+            yield replace(compile_rule(name + suffix, own_when, own_then, names), about=item.about)
     except RuleError as error:
         with located(when if str(error).startswith(f"Rule '{name}', when: ") else then):
             raise

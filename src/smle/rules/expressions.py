@@ -31,6 +31,7 @@ __all__ = [
     "Compare",
     "Day",
     "Implies",
+    "Lookup",
     "Member",
     "Name",
     "Negative",
@@ -123,6 +124,14 @@ class Name(Node):
     """An input, an output, a constant, a category or an option; context decides."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Lookup(Node):
+    """`table[keys]`: the number that a table has for the categories of some inputs, or for stated ones."""
+
+    table: str
+    keys: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -332,6 +341,8 @@ def _print(node: Node) -> tuple[str, int]:
             return "true" if truth else "false", _ATOM
         case Call(function=function, arguments=arguments):
             return f"{function}({', '.join(_at(a, _IMPLIES) for a in arguments)})", _ATOM
+        case Lookup(table=table, keys=keys):
+            return f"{quote_name(table)}[{', '.join(_at(key, _SUM) for key in keys)}]", _ATOM
         case Negative(operand=operand):
             return f"-{_at(operand, _UNARY)}", _UNARY
         case Product(factors=factors):

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules.formula import CNF, Clause, Literal, Polytope, Row, dot
+from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row
 from smle.rules.in_steps import rows_on_grid, rules_broken
 from smle.rules.specification import Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 
-__all__ = ["active", "broken", "clause_holds", "excluded", "requirement_holds"]
+__all__ = ["active", "broken", "clause_holds", "excluded", "meant", "requirement_holds"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = 2.0**-52
+_LONG = 32  # terms of a sum of which most are 0
 
 
 def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
@@ -44,6 +45,19 @@ def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> M
         result[on] = rules_broken(spec, spec.grid, X[on], kx[on], k[on])
         return result
     return _broken(spec, X, Y)
+
+
+def meant(
+    spec: Specification | None, x: npt.NDArray[np.floating[Any]], y: Array
+) -> tuple[list[Fraction], list[Fraction]]:
+    """Return the exact numbers that one row of floats (d,), (m,) counts as, 0 for those that are not finite."""
+    numbers = [[Fraction(float(v)) if np.isfinite(v) else Fraction(0) for v in part] for part in (x, y)]
+    if spec is not None and (grid := spec.grid) is not None:
+        kx, k, on = rows_on_grid(grid, x[None], y[None])
+        if on[0]:
+            for part, steps, whole in zip(numbers, (grid.input_steps, grid.steps), (kx[0], k[0]), strict=True):
+                part[:] = [v if s is None else int(n) * s for v, s, n in zip(part, steps, whole, strict=True)]
+    return numbers[0], numbers[1]
 
 
 def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
@@ -108,21 +122,25 @@ def _row_holds(row: Row, X: npt.NDArray[np.floating[Any]]) -> Mask:
         return np.asarray(column > constant if row.strict else column >= constant)
 
     def exactly(k: int) -> bool:
-        return row.contains([Fraction(float(v)) for v in X[k]])
+        value = _exact(row.coefficients, X[k])
+        return value < row.bound if row.strict else value <= row.bound
 
     return _compare([(X, row.coefficients)], row.bound, strict=row.strict, exactly=exactly)
 
 
 def _literal_holds(literal: Literal, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
     def exactly(k: int) -> bool:
-        y = [Fraction(float(v)) for v in Y[k]]
-        value = dot(literal.outputs, y) - literal.bound
-        if literal.inputs:
-            value += dot(literal.inputs, [Fraction(float(v)) for v in X[k]])
+        value = _exact(literal.outputs, Y[k]) + _exact(literal.inputs, X[k]) - literal.bound
         return value < 0 if literal.strict else value <= 0
 
     parts = [(Y, literal.outputs), (X, literal.inputs)]
     return _compare(parts, literal.bound, strict=literal.strict, exactly=exactly)
+
+
+def _exact(form: Linear, row: npt.NDArray[np.floating[Any]]) -> Fraction:
+    """Evaluate a form at a row of floats; of a long one most are 0."""
+    terms = ((q, row[i]) for i, q in form)
+    return sum((q * Fraction(float(v)) for q, v in terms if v), Fraction(0))
 
 
 def _compare(
@@ -139,6 +157,16 @@ def _compare(
     size = np.abs(value)
     terms = 1
     for values, form in parts:
+        if len(form) > _LONG:
+            columns, factors = np.array([i for i, _ in form]), np.array([float(q) for _, q in form])
+            together = len(columns) == columns[-1] - columns[0] + 1
+            own = values[:, columns[0] : columns[-1] + 1] if together else values[:, columns]
+            rows, places = own.nonzero()  # of the columns of a category one
+            products = own[rows, places].astype(np.float64) * factors[places]
+            value += np.bincount(rows, products, len(value))
+            size += np.bincount(rows, np.abs(products), len(value))
+            terms += len(form)
+            continue
         for i, q in form:
             term = values[:, i].astype(np.float64) * float(q)
             value += term

@@ -16,6 +16,7 @@ from smle.rules.expressions import (
     Compare,
     Day,
     Implies,
+    Lookup,
     Member,
     Name,
     Negative,
@@ -166,6 +167,15 @@ class Term(_Expression):
 
     def __abs__(self) -> Term:
         return Term(Call("abs", (self.node,)))
+
+    __iter__ = None  # `term[key]` does not make a term a list
+
+    def __getitem__(self, keys: object) -> Term:
+        """Return the number of a table for the categories of inputs: `cap[article]`, `cap[article, region]`."""
+        if not isinstance(self.node, Name):
+            raise RuleError(f"Expected the name of a table in front of '[...]'. Got '{self}'.")
+        listed = keys if isinstance(keys, tuple) else (keys,)
+        return Term(Lookup(self.node.name, tuple(map(node_of, listed))))
 
     def _compared(self, operator: str, other: object) -> Condition:
         return Condition(Compare((self.node, node_of(other)), (operator,)))

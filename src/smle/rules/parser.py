@@ -7,7 +7,7 @@
     comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=" | "<>") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
     sum         = product { ("+" | "-") product }
     product     = unary { ("*" | "/") unary }
-    unary       = ["-" | "+"] unary | number ["%"] | date | name | "(" formula ")"
+    unary       = ["-" | "+"] unary | number ["%"] | date | name | name "[" sum { "," sum } "]" | "(" formula ")"
                 | function "(" formula { "," formula } ")"
 
 Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A function of the caller's own
@@ -32,6 +32,7 @@ from smle.rules.expressions import (
     Compare,
     Day,
     Implies,
+    Lookup,
     Member,
     Name,
     Negative,
@@ -349,10 +350,10 @@ class _Parser:
             name = token.text[1:-1].replace(mark * 2, mark)
             if not name or not name.isprintable():
                 raise RuleError(f"Expected a printable name between quotes. Got {token.text[:60]!r}.")
-            return Name(name)
+            return self._looked_up(name)
         if token.kind == "name":
             self.advance()
-            return self._call(token.text) if self._accept("(") else Name(token.text)
+            return self._call(token.text) if self._accept("(") else self._looked_up(token.text)
         if token.kind == "operator":
             if token.text in ("true", "false"):
                 self.advance()
@@ -369,6 +370,9 @@ class _Parser:
                     raise self._fail("')'")
                 return inner
         raise self._fail("a number, a name or '('")
+
+    def _looked_up(self, name: str) -> Node:
+        return Lookup(name, self._list("]", 6)) if self._accept("[") else Name(name)
 
     def _call(self, function: str) -> Node:
         known = (*FUNCTIONS, *self._functions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -17,6 +17,7 @@ from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Polytope
+from smle.rules.lookups import Entry, Table, entries_of
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import twins, visible
@@ -186,7 +187,7 @@ class Rule:
     """`x in region => y in requirement`, for each of the regions (an `or` in `when` gives several).
 
     `when` (None: always) and `then` are the readable text in canonical form; `trees` are what they were printed from,
-    None where there was no tree.
+    None where there was no tree. `entries`: of rules that were merged, the input column and the name of each.
     """
 
     name: str
@@ -196,6 +197,11 @@ class Rule:
     then: str
     trees: tuple[Node | None, Node | None] = field(default=(None, None), compare=False, repr=False)
     about: About = NOTHING
+    entries: tuple[tuple[int, str], ...] = ()
+
+    def name_at(self, x: Sequence[Fraction]) -> str:
+        """Return the name of the rule; of merged ones that of the entry which binds at an input."""
+        return next((name for column, name in self.entries if x[column] == 1), self.name)
 
     def __str__(self) -> str:
         return f"{self.name}: {'always' if self.when is None else f'when {self.when}, then'} {self.then}"
@@ -224,7 +230,7 @@ def _some_names(items: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Specification:
-    """What must hold: inputs, outputs, named constants, rules.
+    """What must hold: inputs, outputs, named constants, tables, rules.
 
     Column order is the order of statement; a categorical input and a choice take several columns.
     """
@@ -234,6 +240,7 @@ class Specification:
     rules: tuple[Rule, ...]
     constants: tuple[tuple[str, Fraction], ...] = ()
     about: About = NOTHING
+    tables: tuple[Table, ...] = ()
 
     def __post_init__(self) -> None:
         self._refuse_shared_names()
@@ -277,6 +284,7 @@ class Specification:
         listed = [(item.name, "an input") for item in self.inputs]
         listed += [(item.name, "an output") for item in self.outputs]
         listed += [(name, "a constant") for name, _ in self.constants]
+        listed += [(table.name, "a table") for table in self.tables]
         listed += [
             (c, "an input column") for item in self.inputs if isinstance(item, Categorical) for c in item.columns
         ]
@@ -361,6 +369,18 @@ class Specification:
         return frozenset(place.start for item, place in self.input_slices if item.dates)
 
     @cached_property
+    def entries(self) -> tuple[list[list[Entry]], ...]:
+        """For every rule and each of its clauses, the tables that it looks numbers up in."""
+        return tuple(entries_of(rule, self) for rule in self.rules)
+
+    @cached_property
+    def merged(self) -> Specification:
+        """The rules with those merged that differ only in category and numbers: what a head of rules proves."""
+        from smle.rules.merging import merged
+
+        return merged(self)
+
+    @cached_property
     def grid(self) -> Grid | None:
         """Steps and ranges of outputs that are served in whole numbers of steps; None: they are not.
 
@@ -370,6 +390,12 @@ class Specification:
         from smle.rules.steps import grid_of
 
         return grid_of(self)
+
+    def with_rules(self, rules: tuple[Rule, ...]) -> Specification:
+        """Return the specification with some of its rules; steps and ranges of outputs stay those of all."""
+        made = replace(self, rules=rules)
+        made.__dict__["grid"] = self.grid
+        return made
 
     @cached_property
     def output_kind(self) -> str:
@@ -401,6 +427,7 @@ class Specification:
         labels: Iterable[str] = (),
         choices: Mapping[str, Any] | None = None,
         constants: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
         rules: Mapping[str, Any] | Iterable[Any] = (),
         functions: Mapping[str, Callable[..., Any]] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -414,6 +441,7 @@ class Specification:
             labels: Names of labels.
             choices: Name to list of options, or to `{"options": [...], "pick": "min"}`.
             constants: Name to number.
+            tables: Name to numbers by category, as in the rules file: `{"key": "article", "values": {"a": 1, "b": 2}}`.
             rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
             functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
                 return one of these. The rule keeps what they return, and does not depend on them.
@@ -430,6 +458,7 @@ class Specification:
             labels=labels,
             choices=choices,
             constants=constants,
+            tables=tables,
             rules=rules,
             functions=functions,
             about=about,

@@ -9,8 +9,9 @@ from functools import cached_property
 
 from smle.errors import RuleError
 from smle.rules.dates import date_text
-from smle.rules.expressions import Day, Name, Negative, Node, Num, Truth, quote, to_text
+from smle.rules.expressions import Day, Lookup, Name, Negative, Node, Num, Truth, quote, to_text
 from smle.rules.instead import did_you_mean
+from smle.rules.lookups import place_of
 from smle.rules.shown import number_text
 from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle_check.floats import FORMATS, nearest
@@ -43,6 +44,7 @@ class Vocabulary:
         self._spec = spec
         self._hidden = frozenset(hidden)
         self.constants = dict(spec.constants)
+        self.tables = {table.name: table for table in spec.tables}
         self.inputs = {item.name: item for item in spec.inputs}
         self.outputs = {item.name: item for item in spec.outputs}
         self.columns = {name: i for i, name in enumerate(spec.columns)}
@@ -107,7 +109,9 @@ class Vocabulary:
             kind, options = _members(item)
             if name in options:
                 return RuleError(f"'{name}' is {kind} of '{item.name}'. Write '{item.name} == {name}'.")
-        known = [*self.inputs, *self.outputs, *self.constants]
+        if name in self.tables:
+            return RuleError(f"'{name}' is a table. Write '{name}[{', '.join(self.tables[name].keys)}]'.")
+        known = [*self.inputs, *self.outputs, *self.constants, *self.tables]
         return RuleError(f"Unknown name '{name[:80]}'.{did_you_mean(name, known)}")
 
     def group(self, node: Node) -> Categorical | Choice | None:
@@ -137,6 +141,33 @@ class Vocabulary:
         if text not in known:
             raise RuleError(f"'{text[:80]}' is not {kind} of '{group.name}'.{did_you_mean(text, known)}")
         return columns[f"{group.name}={text}"]
+
+    def looked_up(self, node: Lookup) -> tuple[dict[int, Fraction], Fraction]:
+        """Return `table[keys]` as a linear form over the columns of one input, and a constant."""
+        table = self.tables.get(node.table)
+        if table is None:
+            raise RuleError(f"'{node.table[:80]}' is not a table.{did_you_mean(node.table, list(self.tables))}")
+        expected = f"{table.name}[{', '.join(table.keys)}]"
+        if len(node.keys) != len(table.keys):
+            raise RuleError(f"Expected {len(table.keys)} keys, as in '{expected}'. Got {quote(node)}.")
+        fixed: list[int | None] = []
+        groups = [self.inputs[key] for key in table.keys]
+        for key, own in zip(node.keys, groups, strict=True):
+            assert isinstance(own, Categorical)
+            if isinstance(key, Name) and self.group(key) is not None and key.name != own.name:
+                raise RuleError(
+                    f"Expected '{own.name}' or one of its categories, as in '{expected}'. Got {quote(node)}."
+                )
+            fixed.append(None if key == Name(own.name) else self.member(own, key) - self.members(own).start)
+        open_ = [own for own, place in zip(groups, fixed, strict=True) if place is None]
+        if len(open_) > 1:
+            raise RuleError(f"{quote(node)} looks up by several inputs, which goes in a rule of its own alone.")
+        sizes = [len(own.columns) for own in groups]
+        found = [table.values[place] for place in place_of(table, fixed, sizes)]
+        if not open_:
+            return {}, found[0]
+        assert isinstance(open_[0], Categorical)
+        return {k: value for k, value in zip(self.members(open_[0]), found, strict=True) if value}, Fraction(0)
 
     def members(self, group: Categorical | Choice) -> range:
         """Return all columns of a categorical input or a choice."""

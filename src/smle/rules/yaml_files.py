@@ -20,6 +20,7 @@ from smle.rules.dates import date_text
 from smle.rules.exclusions import NeverTogether, is_summary, pairs_from_file, ranges_text
 from smle.rules.expressions import decimal_text
 from smle.rules.lines import located
+from smle.rules.lookups import TableFile, table_lines
 from smle.rules.parser import Functions
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 
@@ -27,9 +28,9 @@ __all__ = ["MAX_BYTES", "read_file", "read_yaml", "write_yaml"]
 
 MAX_BYTES = 16 * 2**20
 _MAX_NESTING = 10
-_LARGE = 200_000
+_LARGE = 20_000
 _LISTED_PAIRS = 2_000
-_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "rules", *ABOUT)
+_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "tables", "rules", *ABOUT)
 
 
 class _Text(str):
@@ -104,6 +105,7 @@ def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | N
         labels=_part(data, "labels", []),
         choices=_part(data, "choices", {}),
         constants=_part(data, "constants", {}),
+        tables=_with_files(_part(data, "tables", {}), folder),
         rules=list(_rule_texts(data["rules"], folder)),
         functions=functions,
         about={key: value for key, value in data.items() if key in ABOUT},
@@ -113,6 +115,26 @@ def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | N
 def _part(data: dict[str, Any], key: str, default: Any) -> Any:
     value = data.get(key, default)
     return default if value == "" else value
+
+
+def _with_files(tables: Any, folder: Path | None) -> Any:
+    """Return stated tables, those in files read."""
+    if not isinstance(tables, Mapping):
+        return tables
+    return {
+        name: {**stated, "file": _table_file(name, stated["file"], folder)}
+        if isinstance(stated, Mapping) and "file" in stated
+        else stated
+        for name, stated in tables.items()
+    }
+
+
+def _table_file(name: str, file: Any, folder: Path | None) -> TableFile:
+    with located(file):
+        try:
+            return TableFile.read(str(file), folder)
+        except RuleError as error:
+            raise RuleError(f"Table '{name}': {error}") from None
 
 
 def _rule_texts(rules: Any, folder: Path | None) -> Iterator[RuleText]:
@@ -276,6 +298,11 @@ def write_yaml(specification: Specification) -> str:
     if specification.constants:
         lines.append("constants:")
         lines += [f"  {_scalar(name)}: {_number_text(value)}" for name, value in specification.constants]
+    if specification.tables:
+        categories = {item.name: item.categories for item in specification.inputs if isinstance(item, Categorical)}
+        lines.append("tables:")
+        for table in specification.tables:
+            lines += table_lines(table, [categories[key] for key in table.keys], _scalar)
     lines.append("rules:" if specification.rules else "rules: []")
     for rule in specification.rules:
         lines.append(f"  - name: {_scalar(rule.name)}")

@@ -21,7 +21,7 @@ from smle.heads.box.program import Box
 from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges
-from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, ways_of
+from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, ways_of
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle.rules.membership import active
@@ -92,7 +92,10 @@ class Answered(NamedTuple):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self, spec: Specification) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served."""
+        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
+
+        `bound`: what a row's own answer breaks, rules by name and entries of tables such as `cap[art017]`.
+        """
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
         facts: dict[str, Any] = {
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
@@ -103,23 +106,20 @@ class Answered(NamedTuple):
         else:
             ways = ways_of(spec, self.answers, self.served, self.by)
             served = np.asarray(WAYS, dtype=object)[ways]
-            facts |= {"served": served, "moved": self.moved, "replaced": self.replaced}
+            bound = bound_by(spec, self.encoded, self.answers)
+            facts |= {"served": served, "bound": bound, "moved": self.moved, "replaced": self.replaced}
         return facts if self.aside is None else self.aside.information(facts)
 
     def aligned(self, result: Any) -> Any:
         """Return what was made of what is served, an answer for each row of the table."""
         return result if self.aside is None else self.aside.aligned(result)
 
-    def returned(self, result: Any, spec: Specification, return_info: bool, *, stacklevel: int = 3) -> Any:
-        """Return what `predict` does: answers, with information if that is asked for.
-
-        Without it, warn of rows that were set aside: nothing else says why their answers are missing.
-        """
+    def returned(self, result: Any, spec: Specification, return_info: bool) -> Any:
+        """Return what `predict` does: answers, with information, or a warning of rows that were set aside."""
         if return_info:
             return self.aligned(result), self.information(spec)
         if self.aside is not None and len(self.aside):
-            text = "Their answers are NaN or None; return_info=True tells all reasons."
-            warnings.warn(f"{self.aside.text()} {text}", stacklevel=stacklevel)
+            warnings.warn(self.aside.text(), stacklevel=3)
         return self.aligned(result)
 
     def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
@@ -338,9 +338,7 @@ class Served:
         By default in bins of about equal numbers of these rows. `bad_rows` as in `answer`.
         """
         require_bad_rows(bad_rows)
-        aside = None
-        if bad_rows == ASIDE:
-            X, aside = self.without_bad_rows(X)
+        X, aside = (X, None) if bad_rows == "raise" else self.without_bad_rows(X)
         rows = self.reader.read(X)
         edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
         found = self.answer(rows, "clip", count=False)._replace(aside=aside)

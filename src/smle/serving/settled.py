@@ -39,6 +39,7 @@ class SettledBy:
     """
 
     def __init__(self, spec: Specification, certificate: Certificate, program: HeadProgram) -> None:
+        spec = spec.merged if certificate.document["program"]["head"] == "rules" else spec
         self._spec, self._program = spec, program
         stated = certificate.document["specification"]["rules"]
         place = {region: i for i, region in enumerate(certificate.document["gate"]["regions"])}

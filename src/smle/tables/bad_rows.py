@@ -77,11 +77,11 @@ class SetAside:
 
     def information(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Return what is known about the other rows at their places, and `set_aside`: the reasons."""
-        empty = {"active_rules": (), "in_domain": False, "served": ASIDE, "replaced": False}
+        empty = {"in_domain": False, "served": ASIDE, "replaced": False}
         result: dict[str, Any] = {}
         for name, values in facts.items():
-            if isinstance(values, list):
-                result[name] = [empty[name]] * self.rows
+            if isinstance(values, list):  # names of rules
+                result[name] = [()] * self.rows
                 for row, value in zip(self.kept.tolist(), values, strict=True):
                     result[name][row] = value
             else:
@@ -98,4 +98,7 @@ class SetAside:
         first = [f"row {row + 1}: {reason}" for row, reason in list(self.reasons.items())[:_LISTED]]
         more = ", ..." if len(self) > _LISTED else ""
         were = "row was" if len(self) == 1 else "rows were"
-        return f"{len(self)} of {self.rows} {were} set aside ({', '.join(first)}{more})."
+        return (
+            f"{len(self)} of {self.rows} {were} set aside ({', '.join(first)}{more}). Their answers are NaN or None; "
+            "return_info=True tells all reasons."
+        )

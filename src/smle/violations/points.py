@@ -5,6 +5,7 @@ All points lie in the domain; of the columns of a categorical input one is 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -98,7 +99,7 @@ def region_points(
 def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: bool = False) -> FloatArray:
     """Return points cast to a format and put into the domain: clamped, one column of each category 1.
 
-    With `whole`, inputs that are stated as whole numbers are rounded to such.
+    With `whole`, inputs that are stated as whole numbers are rounded to such, and those with a step to its multiples.
     """
     cast = np.clip(points.astype(dtype), *spec.ends(dtype))
     for group in spec.one_hot:
@@ -107,6 +108,12 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
     if whole:
         columns = sorted(spec.integral)
         cast[:, columns] = np.rint(cast[:, columns])
+        for item, place in spec.input_slices:
+            if item.step is not None:
+                n, q = item.step.numerator, item.step.denominator
+                k = np.rint(cast[:, place].astype(np.float64) * q / n)
+                k = np.clip(k, math.ceil(item.lower / item.step), math.floor(item.upper / item.step))
+                cast[:, place] = k * n / q
     return cast
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from smle.regions.cells import regions_of
 from smle.rules import CNF, ClauseArrays, NumericInput, Specification
-from smle.rules.membership import active, broken
+from smle.rules.membership import active, broken, meant
 from smle.violations.points import (
     border_points,
     corner_points,
@@ -93,14 +93,16 @@ def hunt(
     return state.found, state.tried, tuple(np.flatnonzero(~state.reached).tolist())
 
 
-def excess_of(requirement: CNF, x: FloatArray, y: Doubles) -> tuple[Fraction | None, tuple[int, ...]]:
+def excess_of(
+    requirement: CNF, x: FloatArray, y: Doubles, spec: Specification | None = None
+) -> tuple[Fraction | None, tuple[int, ...]]:
     """Return by how much a requirement is broken at floats (d,), (m,), exactly, and the outputs that matter.
 
     Of a clause the literal that comes nearest to hold counts, of a requirement the worst clause: its outputs matter.
-    Nothing is broken below 0. None: an output that matters is not a number.
+    Nothing is broken below 0. None: an output that matters is not a number. With a specification that has steps, floats
+    count as the multiples that they stand for.
     """
-    point = [Fraction(float(v)) for v in x]
-    values = [Fraction(float(v)) if math.isfinite(v) else Fraction(0) for v in y]
+    point, values = meant(spec, x, y)
     cases: list[tuple[bool, Fraction, tuple[int, ...]]] = []  # whether it is broken, by how much, outputs
     for clause in requirement.clauses:
         used = tuple(sorted({i for literal in clause.literals for i, _ in literal.outputs}))
@@ -187,7 +189,7 @@ class _Hunt:
             rows = np.flatnonzero(wrong[:, r])
             own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
             for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
-                much, _ = excess_of(self.spec.rules[r].requirement, X[row], Y[row])
+                much, _ = excess_of(self.spec.rules[r].requirement, X[row], Y[row], self.spec)
                 case = Broken(X[row], Y[row], int(r), much)
                 # A number tells more than NaN does.
                 if self.found is None or (self.found.excess is None, case.strength) > (

@@ -121,13 +121,12 @@ def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
 def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
     """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
     side = clip.limit.side
-    factors = (1 - U, 1 + U) if clip.limit.slope else (Fraction(1),)
-    lost = 2 * TINY if clip.limit.slope else Fraction(0)
     result = []
-    for factor in factors:
+    for factor in (1 - U, 1 + U) if clip.error else (Fraction(1),):
+        lost = factor * clip.error + 2 * TINY if clip.error else Fraction(0)
         keys = {*clip.slope, *slope}
         form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
-        constant = side * (factor * clip.offset - offset) + factor * clip.error + lost - own
+        constant = side * (factor * clip.offset - offset) + lost - own
         result.append((form, constant))
     return result
 
@@ -138,7 +137,7 @@ def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
     A constant is stored exactly. So is a table, slopes over one group without an offset: its sum is one stored number
     times 1, and others times 0.
     """
-    if not slope or (not offset and any(slope.keys() <= set(group) for group in spec.groups)):
+    if not slope or spec.is_table(slope, offset):
         return Fraction(0)
     error = spec.error(slope, offset, "safe answer")
     return error + U * (spec.largest(slope, offset) + error) + 2 * TINY

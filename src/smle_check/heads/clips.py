@@ -9,6 +9,10 @@ its own, so that rules may overlap in any number:
     y = float32(q)
 
 The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
+
+A table, `y <= cap[article]`, is an affine clip without an offset, whose slope is over the columns of one group. Of
+these one is 1 and the others are 0, so v is the stored number of that member: nothing is rounded, and the limit of each
+member is compared with its own number.
 """
 
 from bisect import bisect_right
@@ -49,7 +53,10 @@ class Limit(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most this error."""
+    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most this error.
+
+    0: it is a stored number itself, of a constant or of a table. Other sums have an error above 0.
+    """
 
     limit: Limit
     slope: Form
@@ -81,17 +88,17 @@ def limits_of(spec: Specification) -> list[Limit]:
 def gaps(clip: Clip, limit: Limit) -> list[tuple[Form, Fraction]]:
     """Return forms (slope, constant): where one is >= 0, what this clip leaves obeys the limit; all are needed.
 
-    An affine clip leaves v with |v - (s.x + o)| <= E, and then float32(v): (1 -+ u) v and at most `tiny`.
+    An affine clip leaves v with |v - (s.x + o)| <= E, and then float32(v): (1 -+ u) v and at most `tiny`. A constant
+    and a table leave a stored float32 number, which is 0 or normal.
     """
     side = limit.side
-    if not clip.limit.slope:
-        return [({k: -side * v for k, v in limit.slope.items()}, side * (clip.offset - limit.offset))]
     result = []
-    for factor in (1 - U, 1 + U):
+    for factor in (1 - U, 1 + U) if clip.error else (Fraction(1),):
         slope = {k: side * factor * v for k, v in clip.slope.items()}
         for k, v in limit.slope.items():
             slope[k] = slope.get(k, Fraction(0)) - side * v
-        result.append((slope, side * (factor * clip.offset - limit.offset) - factor * clip.error - TINY))
+        lost = factor * clip.error + TINY if clip.error else Fraction(0)
+        result.append((slope, side * (factor * clip.offset - limit.offset) - lost))
     return result
 
 

@@ -15,13 +15,14 @@ no room is needed.
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, BINARY64, TINY, coefficient, error64, nearest, threshold_above, threshold_below
-from smle_check.guard import guard_tensors, packed
+from smle_check.guard import guard_tensors, packed, packed_rows
 from smle_check.heads.candidates import (
     MAX_CHECKED,
     MAX_DEPTH,
@@ -33,13 +34,23 @@ from smle_check.heads.candidates import (
 )
 from smle_check.heads.clips import read_proofs
 from smle_check.heads.known import ROOT, Form, Leaf
-from smle_check.heads.steps import EXACT, LARGEST_SUM, Cut, Lattice, ReadBoxes, ReadFacts, reading_tensors, whole_form
+from smle_check.heads.steps import (
+    EXACT,
+    LARGEST_SUM,
+    Cut,
+    Lattice,
+    ReadBoxes,
+    ReadFacts,
+    reading_tensors,
+    rows_of,
+    whole_form,
+)
 from smle_check.reading import Rejected, Tensor, fields, index, number, require, values
 from smle_check.specification import Literal, Specification
 
 SMALLEST_COEFFICIENT = Fraction(1, 2**900)  # of a real input: products with it do not underflow
 MOST_TERMS = 2**20
-PER_PROOF = 4  # steps for each clause of a leaf, each row and each input
+PER_PROOF = 4  # steps for each coefficient that a proof for a safe answer reads
 
 
 class Comparison(NamedTuple):
@@ -168,14 +179,10 @@ def check_tensors(spec: Lattice, listed: Listed) -> dict[str, Tensor]:
     made = [comparison_of(spec, literal) for literal in listed.literals]
     moving, m, d = made[: listed.moving], len(spec.outputs), len(spec.inputs)
 
-    def matrix(forms: list[Any], columns: int) -> Tensor:
-        entries = [Fraction(form.get(k, 0)) for form in forms for k in range(columns)]
-        return packed(entries, BINARY64, len(forms), columns)
-
     return {
-        "check.outputs": matrix([c.outputs for c in made], m),
-        "check.steps": matrix([c.steps for c in made], d),
-        "check.inputs": matrix([c.inputs for c in moving], d),
+        "check.outputs": packed_rows([c.outputs for c in made], m),
+        "check.steps": packed_rows([c.steps for c in made], d),
+        "check.inputs": packed_rows([c.inputs for c in moving], d),
         "check.thresholds": packed([Fraction(c.threshold) for c in made], BINARY64, len(made)),
         "check.fractions": packed([c.fraction for c in moving], BINARY64, len(moving)),
     }
@@ -274,13 +281,13 @@ class SafeAnswer:
                 form[j] = form.get(j, Fraction(0)) + size * v
         return form, constant
 
-    def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
+    def clause(self, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int, proof: Any) -> None:
         """Prove that the answer satisfies a clause: one literal, with multipliers, or any without."""
-        chosen = clause if proof is None else [clause[index(proof[0], len(clause), "literal")]]
+        chosen = range(len(clause)) if proof is None else [index(proof[0], len(clause), "literal")]
         short = []
-        for literal in map(without_zeros, chosen):
-            found = self.facts.most(*self.form(literal), region, None, [] if proof is None else proof[1])
-            if found is None or found < 0 or (found == 0 and not literal.strict):
+        for k in chosen:
+            found = self.facts.most(*forms[k], region, None, [] if proof is None else proof[1])
+            if found is None or found < 0 or (found == 0 and not clause[k].strict):
                 return
             short.append(found)
         raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
@@ -303,6 +310,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     listed = listed_of(spec)
     m, d = len(spec.outputs), len(spec.inputs)
     sizes = {"check.outputs": (len(listed.literals), m), "check.steps": (len(listed.literals), d)}
+    sizes["gate.rows"] = len(rows_of(spec, gated)), d
     for name, shape in sizes.items():  # bounds the work
         require(name in tensors and tensors[name].shape == shape, f"{name} is not what the rules prescribe")
     prescribed = domain_tensors(stated) | reading_tensors(spec, gated) | check_tensors(spec, listed)
@@ -312,19 +320,17 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
         require(tensors[name] == tensor, f"{name} is not what the rules prescribe")
     require_units(spec, tensors)
     leaves = read_tree(spec, tree, gated, GridLeaf(ROOT, {}))
-    work = sum(len(spec.rules[rule].regions) for rule, *_ in listed.clauses) + m
-    spec.work.plan(PER_PROOF * work * len(leaves) * (len(spec.rows) + d), "safe answers")
     slopes = values(tensors, "safe.slope", "F64", (len(leaves), m, d))
     offsets = values(tensors, "safe.offset", "F64", (len(leaves), m))
+    nonzero = [{j: v for j, v in enumerate(slopes[k : k + d]) if v} for k in range(0, len(slopes), d)]
+    stored = [nonzero[leaf * m : (leaf + 1) * m] for leaf in range(len(leaves))]
+    spec.work.plan(sum(map(steps_of_leaves(spec, listed), leaves, stored)), "safe answers")
     proofs, whole = read_proofs(proof_data, "leaf rule region clause", "literal mu"), ReadBoxes(spec)
-    for leaf, (bits, cuts) in enumerate(leaves):
-        own = [slopes[(leaf * m + i) * d : (leaf * m + i + 1) * d] for i in range(m)]
+    for leaf, ((bits, cuts), own) in enumerate(zip(leaves, stored, strict=True)):
         facts = ReadFacts(ReadBoxes(spec, cuts, whole), bits)
         if facts.most({}, Fraction(0), None, None, []) is None:  # no input is there
             continue
-        nonzero = [{j: v for j, v in enumerate(row) if v} for row in own]
-        safe = SafeAnswer(spec, facts, nonzero, offsets[leaf * m : (leaf + 1) * m])
-        check_leaf(safe, leaf, listed, proofs)
+        check_leaf(SafeAnswer(spec, facts, own, offsets[leaf * m : (leaf + 1) * m]), leaf, listed, proofs)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
     return [
         (Obligation(0, i, region, tuple(stated.regions[region]), c), Fraction(0))
@@ -334,17 +340,35 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     ]
 
 
+def steps_of_leaves(spec: Lattice, listed: Listed) -> Callable[[GridLeaf, list[dict[int, Fraction]]], int]:
+    """Return what counts the steps that the proof of one leaf takes, given its slopes."""
+    size = [1 + sum(1 + len(spec.rows[r].terms) for r in rows) for rows in spec.regions]
+    asked = [(spec.rules[rule].regions, own) for rule, _, own in listed.clauses]
+
+    def steps(leaf: GridLeaf, slopes: list[dict[int, Fraction]]) -> int:
+        path = 1 + len(leaf.cuts) + sum(size[g] for g in (*leaf.bits.on, *leaf.bits.off))
+        total = sum(path + len(slope) for slope in slopes)
+        form = [len(lit.x) + sum(1 + len(slopes[i]) for i in lit.y) for lit in listed.literals]
+        for regions, own in asked:
+            total += (1 + len(regions)) * sum(path + form[k] for k in own) + sum(size[g] for g in regions)
+        return PER_PROOF * total
+
+    return steps
+
+
 def check_leaf(safe: SafeAnswer, leaf: int, listed: Listed, proofs: dict[tuple[int, ...], list[Any]]) -> None:
     """Check range and clauses for the safe answer of one leaf; remove the proofs that were used."""
     safe.require_range()
     spec = safe.spec
-    for rule, c, _ in listed.clauses:
+    for rule, c, own in listed.clauses:
+        clause = [listed.literals[k] for k in own]
+        forms = [safe.form(literal) for literal in clause]
         for region in spec.rules[rule].regions:
             if region in safe.facts.leaf.off:  # where its bit is off, x is not in the region
                 continue
             proof = proofs.pop((leaf, rule, region, c), None)
             try:
-                safe.clause(spec.rules[rule].clauses[c], region, proof)
+                safe.clause(clause, forms, region, proof)
             except Rejected as reason:
                 raise Unproved(Obligation(leaf, rule, region, tuple(spec.regions[region]), c), str(reason)) from None
 

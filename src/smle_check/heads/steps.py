@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle_check.floats import BINARY64, FORMATS, TINY, Binary, above, below, coefficient, error64, threshold_above
-from smle_check.guard import packed
+from smle_check.guard import packed, packed_rows
 from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf
 from smle_check.reading import Tensor, require
 from smle_check.specification import Row, Specification
@@ -44,7 +44,7 @@ def require_step(step: Fraction, most: int, what: str) -> None:
     if denominator & (denominator - 1) == 0:
         odd = numerator // (numerator & -numerator)
         require(max(most, 1) * odd <= SINGLE, f"{what}: float32 cannot tell its multiples apart")
-        require(step / odd >= TINY and most * step < 2**128, f"{what}: a step beyond the range of float32")
+        require(step / odd >= TINY and max(most, 1) * step < 2**128, f"{what}: a step beyond the range of float32")
         return
     require(denominator <= SINGLE, f"{what}: a step of too many digits")
     require(max(most, 1) * numerator <= SINGLE, f"{what}: float32 cannot tell its multiples apart")
@@ -111,6 +111,7 @@ class Lattice(Specification):
         made.input_ranges, made.passed = [], {fmt: ([*low], [*high]) for fmt, (low, high) in spec.passed.items()}
         for j, (step, name) in enumerate(zip(spec.input_steps, spec.inputs, strict=True)):
             own = (0, 0)
+            require(step in (None, 1) or j not in spec.group, f"input {name!r}: a step of a category that is not 1")
             if step is None:
                 ends = [side[j] for box in spec.passed.values() for side in box]
                 usable = all(not end or abs(end) >= SMALLEST_INPUT for end in ends)
@@ -261,8 +262,7 @@ def reading_tensors(spec: Lattice, gated: list[int]) -> dict[str, Tensor]:
         "grid.input_upper": packed([Fraction(high) for _, high in spec.input_ranges], BINARY64, d),
     }
     used = rows_of(spec, gated)
-    entries = [spec.reads[r].coefficients.get(j, Fraction(0)) for r in used for j in range(d)]
-    result["gate.rows"] = packed(entries, BINARY64, len(used), d)
+    result["gate.rows"] = packed_rows([spec.reads[r].coefficients for r in used], d)
     for fmt in FORMATS:
         limits = [spec.reads[r].thresholds[fmt] for r in used]
         result[f"gate.thresholds_{fmt.name}"] = packed(limits, BINARY64, len(used))

@@ -7,7 +7,8 @@ pays, in proportion to each |y_i|, for what coefficients and sums are rounded by
     K_i >= |g_i - G_i| + growth (|G_i| + K_i)
     H   <= h - sum |s - S| X - growth sum |S| X - A            (< where the literal is strict)
 
-because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`.
+because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`. Of the columns of a one-hot group
+one is 1 and the others are 0: products with 0 are 0 and add nothing, so a group counts as one product.
 """
 
 from fractions import Fraction
@@ -33,7 +34,7 @@ class Sum(NamedTuple):
 
 def sum_of(spec: Specification, literal: Literal) -> Sum:
     """Return the numbers that section 13 prescribes for a literal."""
-    return exact_sum(literal) or rounded_sum(spec, literal)
+    return exact_sum(literal) or table_sum(spec, literal) or rounded_sum(spec, literal)
 
 
 def exact_sum(literal: Literal) -> Sum | None:
@@ -50,9 +51,29 @@ def exact_sum(literal: Literal) -> Sum | None:
     return Sum(signs, {}, {}, threshold_below(bound, strict=literal.strict))
 
 
+def table_sum(spec: Specification, literal: Literal) -> Sum | None:
+    """Return the numbers of a literal of one output whose inputs are the columns of one group; None: it is none.
+
+    `+-y <= T_c` where member c is 1, with T_c = (h - s_c) / |g|, rounded down to a float64 number that is 0 or normal.
+    The sum is `+-y - T_c`: the one product with 1 is exact, those with 0 are 0, and one rounding keeps the sign of a
+    difference. It never underflows: where neither is 0, y is a multiple of 2^-149 of at least 2^-126 in size, and T_c
+    is a multiple of 2^-179, or less than half as large as y.
+    """
+    groups = {spec.group[k] for k in literal.x if k in spec.group}
+    if len(literal.y) != 1 or len(groups) != 1 or not literal.x.keys() <= spec.group.keys():
+        return None
+    ((output, g),), (group,) = literal.y.items(), groups
+    inputs = {}
+    for c in spec.groups[group]:
+        bound = (literal.bound - literal.x.get(c, Fraction(0))) / abs(g)
+        inputs[c] = -threshold_below(max(-2 * WIDE, min(2 * WIDE, bound)), strict=literal.strict)
+    signs = {output: Fraction(1 if g > 0 else -1)}
+    return Sum(signs, {}, {c: v for c, v in inputs.items() if v}, Fraction(0))
+
+
 def rounded_sum(spec: Specification, literal: Literal) -> Sum:
     """Return the numbers of a literal whose coefficients and sums are rounded."""
-    count = 2 * len(literal.y) + len(literal.x)
+    count = 2 * len(literal.y) + len(spec.summed(literal.x))
     require(count < MOST_TERMS, "check: sum too long")
     growth = Fraction(count + 1, 2**BINARY64.precision - count - 1)
     outputs, inputs = ({k: coefficient(v) for k, v in form.items()} for form in (literal.y, literal.x))
@@ -60,9 +81,10 @@ def rounded_sum(spec: Specification, literal: Literal) -> Sum:
         i: threshold_above((abs(g - outputs[i]) + growth * abs(outputs[i])) / (1 - growth))
         for i, g in literal.y.items()
     }
-    deployed = sum((abs(v) * spec.sizes[k] for k, v in inputs.items()), Fraction(0))
-    rounded = sum((abs(v - inputs[k]) * spec.sizes[k] for k, v in literal.x.items()), Fraction(0))
-    lost = underflow([*outputs.values(), *sizes.values()], list(inputs.values()), count) * (1 + growth)
+    products = spec.summed(inputs)
+    deployed = sum((abs(v) * size for v, size in products), Fraction(0))
+    rounded = spec.largest({k: v - inputs[k] for k, v in literal.x.items()}, Fraction(0))
+    lost = underflow([*outputs.values(), *sizes.values()], [v for v, _ in products], count) * (1 + growth)
     largest = WIDE * sum((abs(outputs[i]) + sizes[i] for i in outputs), Fraction(0)) + deployed
     if (1 + growth) * largest + lost >= BINARY64.largest:
         raise OutOfRange("check: may overflow float64")

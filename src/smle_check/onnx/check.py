@@ -63,7 +63,8 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
-    interface = Interface(inputs, outputs, "in_domain" in graph.outputs)
+    whole = "steps" in graph.outputs and stated["head"] == "grid"
+    interface = Interface(inputs, outputs, "in_domain" in graph.outputs, whole)
     gated, count = gated_regions(document["gate"], spec), read_proposals(graph)
     program = program_of(interface, spec, gated, stated, tensors, proposals=count, room=len(onnx))
     rest = match(graph, program, output_types(interface, len(spec.rules)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from smle_check.heads.grid import Listed, cut_place, listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch, Constant
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, Branch, Constant
 from smle_check.onnx.operations import Printer, Tensors
 from smle_check.onnx.program import PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op
@@ -35,33 +35,56 @@ class Grid(Printer):
         program.readable |= set(READABLE)
 
     def print(self, kept: set[str]) -> str:
-        """Put down the program; return the outputs (batch, m)."""
+        """Put down the program; return the outputs (batch, m), and put down whole numbers where the graph reports."""
         p = self.program
         self.clamp(self.ops[0])
         read = self.read()
         self.bits(read)
         right = self.right(read)
         answers = p.answer(self.m, across=True)
-        wide = p.add("Cast", [answers], "grid/answers", to=DOUBLE)
-        num, den = self.column("grid.numerator", self.m), self.column("grid.denominator", self.m)
-        targets = p.add("Div", [p.add("Mul", [wide, den], "grid/scaled"), num], "grid/targets")
+        targets = p.add("Cast", [answers], "grid/answers", to=DOUBLE)
+        if self.scaled("grid.denominator"):
+            targets = p.add("Mul", [targets, self.column("grid.denominator", self.m)], "grid/scaled")
+        if self.scaled("grid.numerator"):
+            targets = p.add("Div", [targets, self.column("grid.numerator", self.m)], "grid/targets")
         k = self.whole(targets, "grid")
         broken = self.broken(k, right, "bits" in self.values, "grid")
-        y = self.served(k, "grid")
         total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
         fails = p.add("Cast", [total], "grid/fails", to=BOOL)
+        if "bits" in self.values:
+            p.cast(self.values["bits"].node)  # outside of branches, which others do not see
         outer, p.nodes = p.nodes, []
-        whole = Branch(p.nodes, [p.add("Transpose", [y], "grid/kept")])
+        own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=FLOAT)
+        whole = Branch(p.nodes, [own])
         p.nodes = []
-        repaired = Branch(p.nodes, [self.repaired(y, broken, targets, read, right)])
+        repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)])
         p.nodes = outer
-        return p.branch(fails, "grid/y", {"then_branch": repaired, "else_branch": whole})
+        return self.served(p.branch(fails, "grid/whole", {"then_branch": repaired, "else_branch": whole}))
+
+    def served(self, whole: str) -> str:
+        """Whole numbers of steps (batch, m), float32 numbers of at most 2^24 -> what they stand for, without -0."""
+        p, zero = self.program, self.program.floats("constants/zero", [0], ())
+        k = p.add("Where", [p.add("Equal", [whole, zero], "grid/none"), zero, whole], "grid/clean")
+        if self.interface.steps:
+            p.add("Cast", [k], "steps", to=INT64)
+        parts = [(op, f"grid.{name}") for op, name in (("Mul", "numerator"), ("Div", "denominator"))]
+        parts = [(op, name) for op, name in parts if self.scaled(name)]
+        if not parts:
+            return p.add("Identity", [k], "grid/y")
+        y = p.add("Cast", [k], "grid/wide", to=DOUBLE)
+        for op, name in parts:
+            y = p.add(op, [y, p.doubles(f"{name}s", floats_of(self.tensors[name]), (self.m,))], f"grid/{op}")
+        return p.add("Cast", [y], "grid/y", to=FLOAT)
 
     # --- parts
 
     def column(self, name: str, count: int) -> str:
         """Note numbers of the certificate, one for each row of a value."""
         return self.program.doubles(name, floats_of(self.tensors[name]), (count, 1))
+
+    def scaled(self, name: str) -> bool:
+        """Whether some numbers of a part of the steps are not 1."""
+        return any(value != 1 for value in floats_of(self.tensors[name]))
 
     def number(self, name: str, value: float) -> str:
         """Note a float64 number."""
@@ -131,15 +154,6 @@ class Grid(Printer):
             "Floor", [p.add("Add", [targets, self.number("constants/half64", 0.5)], f"{name}/shifted")], f"{name}/k"
         )
 
-    def served(self, k: str, name: str) -> str:
-        """Whole numbers -> float32 numbers, without -0."""
-        p = self.program
-        zero = self.number("constants/zero64", 0.0)
-        clean = p.add("Where", [p.add("Equal", [k, zero], f"{name}/none"), zero, k], f"{name}/clean")
-        scaled = p.add("Mul", [clean, self.column("grid.numerator", self.m)], f"{name}/multiple")
-        divided = p.add("Div", [scaled, self.column("grid.denominator", self.m)], f"{name}/value")
-        return p.add("Cast", [divided], f"{name}/single", to=FLOAT)
-
     def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
         """Whole numbers (m, n) -> how many conditions are not met (n,), in float32: 0 where all are."""
         p, spec, listed = self.program, self.spec, self.listed
@@ -182,15 +196,15 @@ class Grid(Printer):
 
     # --- rows that fail
 
-    def repaired(self, y: str, broken: str, targets: str, read: str, right: str) -> str:
-        """Return what is served to all rows (batch, m): for those that fail the first proposal that passes, or safe."""
-        p, m, count = self.program, self.m, self.count + 1
+    def repaired(self, k: str, broken: str, targets: str, read: str, right: str) -> str:
+        """Return whole numbers of all rows (batch, m): of failing ones the first proposal that passes, or safe ones."""
+        p, m, count = self.program, self.m, self.count
         first = p.integers("constants/first", [0], (1,))
         failing = p.add("NonZero", [broken], "repair/rows")
         places = p.add("Transpose", [failing], "repair/places")
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
         p.add("Gather", [targets, chosen], "repair/targets", axis=1)
-        own = p.add("Gather", [read, chosen], "repair/read", axis=1)
+        own = p.add("Gather", [read, chosen], "repair/read", axis=1) if self.reads else None
         moving = bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
         sides = p.add("Gather", [right, chosen], "repair/right", axis=1) if moving else right
         if not moving:
@@ -199,34 +213,47 @@ class Grid(Printer):
         active = None
         if gated:
             active = p.add("Gather", [p.cast(self.values["bits"].node), chosen], "repair/bits", axis=1)
-        safe = self.safe(own, active)
-        number = p.integers("repair.proposals", [self.count], (1,))
+        found = self.safe(own, active)
+        number = p.integers("repair.proposals", [count], (1,))
         size = p.add("Mul", [p.add("Shape", [chosen], "repair/count"), number], "repair/number")
         shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
         proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
-        candidates = p.add("Concat", [self.whole(proposed, "repair/proposals"), safe], "repair/candidates", axis=1)
-        if moving:
+        candidates = self.whole(proposed, "repair/proposals")
+        if moving and count > 1:
             sides = p.add("Concat", [sides] * count, "repair/sides", axis=1)
-        tiled = None if active is None else p.add("Concat", [active] * count, "repair/active", axis=1)
+        tiled = active
+        if active is not None and count > 1:
+            tiled = p.add("Concat", [active] * count, "repair/active", axis=1)
         missed = self.broken(candidates, sides, gated, "repair/check", tiled)
-        table = p.add("Reshape", [missed, p.integers("repair.table", [count, -1], (2,))], "repair/all")
-        good = p.cast(p.add("Equal", [table, p.floats("constants/none", [0], ())], "repair/good"))
-        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
-        last = p.floats("repair.last", [0] * (count - 1) + [0.5], (count, 1))
-        best = p.add("ArgMax", [p.add("Max", [good, last], "repair/score")], "repair/best", axis=0, keepdims=1)
-        index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "repair/index")
-        values = self.served(candidates, "repair/served")
-        split = p.add("Reshape", [values, p.integers("repair.split", [m, count, -1], (3,))], "repair/split")
-        picked = p.add("GatherElements", [split, index], "repair/picked", axis=1)
-        turned = p.add("Transpose", [picked], "repair/turned")
-        found = p.add("Reshape", [turned, p.integers("repair.final", [-1, m], (2,))], "repair/found")
-        kept = p.add("Transpose", [y], "repair/kept")
-        return p.add("ScatterND", [kept, places, found], "repair/y")
+        good = p.add("Equal", [missed, p.floats("constants/none", [0], ())], "repair/good")
+        if count > 1:
+            good = p.add("Reshape", [good, p.integers("repair.table", [count, -1], (2,))], "repair/table")
+            candidates = p.add(
+                "Reshape", [candidates, p.integers("repair.split", [m, count, -1], (3,))], "repair/split"
+            )
+        for i in reversed(range(count)):  # the safe answer, which is proved, serves where none passes
+            passes, answer = good, candidates
+            if count > 1:
+                place = p.integers(f"repair.place.{i}", [i], ())
+                passes = p.add("Gather", [good, place], f"repair/passes/{i}", axis=0)
+                answer = p.add("Gather", [candidates, place], f"repair/answer/{i}", axis=1)
+            found = p.add("Where", [passes, answer, found], f"repair/found/{i}")
+        kept = p.add("Transpose", [k], "repair/kept")
+        put = p.add("ScatterND", [kept, places, p.add("Transpose", [found], "repair/turned")], "repair/all")
+        return p.add("Cast", [put], "repair/whole", to=FLOAT)
 
-    def safe(self, read: str, active: str | None) -> str:
-        """Return the stored safe answers (m, rows) in whole numbers."""
+    @property
+    def reads(self) -> bool:
+        """Whether anything but the model reads inputs."""
+        parts = ("check.steps", "check.inputs", "safe.slope")
+        return self.tree is not None or bool(self.used) or any(any(floats_of(self.tensors[name])) for name in parts)
+
+    def safe(self, read: str | None, active: str | None) -> str:
+        """Return the stored safe answers (m, rows) in whole numbers, or (m, 1) where they are constant."""
         p, m = self.program, self.m
         leaves = self.tensors["safe.offset"].shape[0]
+        if read is None or (leaves == 1 and not any(floats_of(self.tensors["safe.slope"]))):
+            return p.add("Identity", [self.column("safe.offset", m)], "repair/safe")
         p.reserve(2 * leaves * m * self.d)
         slopes = p.doubles("safe.slope", floats_of(self.tensors["safe.slope"]), (leaves * m, self.d))
         offsets = p.doubles("safe.offset", floats_of(self.tensors["safe.offset"]), (leaves * m, 1))

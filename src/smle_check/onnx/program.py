@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from smle_check.onnx.graph import BOOL, FLOAT, STRING, Branch, Constant, Node
+from smle_check.onnx.graph import BOOL, FLOAT, INT64, STRING, Branch, Constant, Node
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
@@ -51,11 +51,12 @@ class Output(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Named inputs and outputs, and whether `in_domain` and `active_rules` are among the latter."""
+    """Named inputs and outputs, and whether `in_domain` and `active_rules` are among the latter, and `steps`."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     monitored: bool = True
+    steps: bool = False  # whole numbers of steps, of a grid head
 
 
 class Value(NamedTuple):
@@ -160,6 +161,8 @@ def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple
         if item.kind != "number":
             result[item.name] = BOOL if item.kind == "label" else STRING, (None, 1)
         result.update(dict.fromkeys(item.columns, (FLOAT, (None, 1))))
+    if interface.steps:
+        result["steps"] = INT64, (None, len(interface.outputs))
     if interface.monitored:
         result["in_domain"] = BOOL, (None,)
         if rules:

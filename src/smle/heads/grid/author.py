@@ -27,7 +27,8 @@ from smle_check.heads.steps import Lattice, reading_tensors
 __all__ = ["certify_grid"]
 
 Array = npt.NDArray[np.float64]
-_WIDE = 2**40  # steps
+_WIDE = 16  # times the range of an output
+_BEYOND = 2**40  # where no limit is
 _CORNERS = 64  # inputs at which rules are tried
 
 
@@ -167,9 +168,12 @@ def _stated_ranges(spec: Specification, grid: Grid, search: SafeSearch) -> SafeS
     """Return the same problem with limits as rules state them: ranges are those that outputs state, or very wide."""
     wide = copy.copy(search.spec)
     wide.output_ranges = []
-    for output, step in zip(spec.outputs, grid.steps, strict=True):
+    for output, step, own in zip(spec.outputs, grid.steps, search.spec.output_ranges, strict=True):
         low, high = getattr(output, "lower", None), getattr(output, "upper", None)
-        ends = (-_WIDE, _WIDE) if low is None or high is None else (math.ceil(low / step), math.floor(high / step))
+        wide_enough = _WIDE * (1 + max(map(abs, own)))  # HiGHS does not end where whole numbers may be much larger
+        ends = (-wide_enough, wide_enough)
+        if low is not None and high is not None:
+            ends = math.ceil(low / step), math.floor(high / step)
         wide.output_ranges.append(ends)
     listed = listed_of(wide)
     return SafeSearch(wide, listed, search.reduction, search.typical, search.weight)
@@ -224,7 +228,7 @@ def _limits(
                 return None
             literal = clause.literals[0]
             ((i, g),) = literal.outputs
-            ends = found.setdefault(i, [grid.lower[i] - _WIDE, grid.upper[i] + _WIDE])
+            ends = found.setdefault(i, [grid.lower[i] - _BEYOND, grid.upper[i] + _BEYOND])
             value = (literal.bound - sum((v * x[j] for j, v in literal.inputs), Fraction(0))) / g
             ends[g > 0] = min(ends[1], value) if g > 0 else max(ends[0], value)
     for i, (low, high) in found.items():

@@ -39,11 +39,12 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
     near = w.add("LessOrEqual", [w.add("Abs", ["repair/targets"]), w.number(_FAR)])
     p = w.add("Where", [near, "repair/targets", "repair/safe"])
     reduction = program.proposals.reduction
-    c = w.column(reduction.t)
+    c = ""  # where nothing is derived from inputs, sums do not read it
     if reduction.T.any():
-        c = w.add("Add", [w.add("MatMul", [w.constant(reduction.T.astype(np.float64)), "repair/read"]), c])
-    apart = w.add("Sub", [p, p])  # zeros (m, rows)
-    c = w.add("Add", [c, apart])
+        moved = w.add("MatMul", [w.constant(reduction.T.astype(np.float64)), "repair/read"])
+        c = w.add("Add", [moved, w.column(reduction.t)])
+    elif not all(block.is_sum for block in program.proposals.blocks):
+        c = w.add("Add", [w.column(reduction.t), w.add("Sub", [p, p])])  # (m, rows)
     # Limits and sums are solved as they are asked; elsewhere the way to the safe answer is tried, too.
     simple = all(block.is_sum or len(block.outputs) == 1 for block in program.proposals.blocks)
     moves = () if simple else _MOVES
@@ -81,7 +82,7 @@ class _Part:
         w, block = self.w, self.block
         every = len(block.outputs) == len(self.program.lower)
         self.p = self.targets if every else w.rows(self.targets, block.outputs.tolist())
-        self.c = self.base if every else w.rows(self.base, block.outputs.tolist())
+        self.c = self.base if every or not self.base else w.rows(self.base, block.outputs.tolist())
         self.sides: dict[int, str] = {}
 
     @property
@@ -189,7 +190,11 @@ class _Part:
             p = w.add("Mul", [self.p, signs])
             ends = w.add("Mul", [lower, signs]), w.add("Mul", [upper, signs])
             lower, upper = w.add("Min", list(ends)), w.add("Max", list(ends))
-        total = w.add("MatMul", [w.constant(block.signs[None]), self.c])
+        reduction = self.program.proposals.reduction
+        if reduction.T.any():
+            total = w.add("MatMul", [w.constant(block.signs[None]), self.c])
+        else:
+            total = w.constant(np.array([[float(block.signs @ reduction.t[block.outputs])]]))
         share = 1.0 / block.w**2
         column = w.column(share)
         gap = w.add("Sub", [w.reduced("ReduceSum", p, 0, keep=True), total])

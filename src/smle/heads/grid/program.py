@@ -232,7 +232,8 @@ class GridProgram(AsksOnce):
         with np.errstate(all="ignore"):
             for number, proposed in enumerate(self.proposals.candidates(p, safe, read, right, self.on(bits, n))):
                 some = slice(None) if len(left) == n else left
-                chosen = proposed[some]
+                chosen = proposed[some] + 0.5
+                np.floor(chosen, out=chosen)  # whole, whatever is proposed
                 own = None if bits is None else bits[some]
                 good = self.passes(chosen, right if right.ndim == 1 else right[some], own)
                 if not number and good.all():

@@ -68,8 +68,9 @@ class Proposals:
             p = np.where(far, safe, p)
         c = self._t + read @ self._T.T if self._moves and read is not None else np.broadcast_to(self._t, p.shape)
         right = np.broadcast_to(right, (len(p), right.shape[-1]))
-        if len(self.blocks) == 1:  # without copies
-            k, real = self.blocks[0].nearest(_Asked(p, c, right, on))
+        first = self.blocks[0]
+        if len(self.blocks) == 1 and len(first.literals) == right.shape[1] and len(first.clauses) == on.shape[1]:
+            k, real = first.nearest(_Asked(p, c, right, on))  # without copies
         else:
             k, real = np.empty_like(p), np.empty_like(p)
             for block in self.blocks:

@@ -39,14 +39,13 @@ class Reduction:
 
 
 def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, Comparison]]:
-    """Return the rules that state equalities everywhere, with one of the two inequalities of each."""
+    """Return the rules that state equalities everywhere, alone or with one before, and one inequality of each."""
     made: dict[int, Comparison] = {}
-    found = []
+    found, known = [], set()
     for r, rule in enumerate(spec.rules):
         if not any(not spec.regions[g] for g in rule.regions):
             continue
         singles = [own[0] for rule_, _, own in listed.clauses if rule_ == r and len(own) == 1]
-        known = set()
         for k in singles:
             if k < listed.moving or len(listed.literals[k].y) < 2:
                 continue

@@ -19,9 +19,8 @@ from smle.heads.grid.problems import Part, Problem, WholeRow, whole_row
 from smle.heads.grid.reduction import Reduction
 from smle_check import Rejected
 from smle_check.floats import BINARY32, FORMATS, Binary, nearest
-from smle_check.heads.candidates import without_zeros
 from smle_check.heads.grid import GridLeaf, Listed, SafeAnswer, check_leaf, cut_leaves
-from smle_check.heads.known import ROOT, Known
+from smle_check.heads.known import ROOT, Form, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.specification import Literal
 
@@ -237,10 +236,11 @@ class SafeSearch:
         proofs: dict[tuple[int, ...], list[Any]] = {}
         try:
             safe = SafeAnswer(spec, facts, stored, [Fraction(v) for v in offsets])
-            for rule, c, _ in self.listed.clauses:
+            for rule, c, numbers in self.listed.clauses:
+                clause = [self.listed.literals[k] for k in numbers]
+                forms = [safe.form(literal) for literal in clause]
                 for region in spec.rules[rule].regions:
-                    clause = spec.rules[rule].clauses[c]
-                    if region not in leaf.bits.off and (proof := prove(safe, clause, region)):
+                    if region not in leaf.bits.off and (proof := prove(safe, clause, forms, region)):
                         proofs[number, rule, region, c] = proof
             check_leaf(safe, number, self.listed, dict(proofs))
         except Rejected:
@@ -252,17 +252,19 @@ class SafeSearch:
         return True
 
 
-def prove(safe: SafeAnswer, clause: list[Literal], region: int) -> list[Any] | None:
+def prove(
+    safe: SafeAnswer, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int
+) -> list[Any] | None:  # fmt: skip
     """Return the literal and the multipliers that prove a clause in a leaf; None: none are needed, or known."""
     try:
-        safe.clause(clause, region, None)
+        safe.clause(clause, forms, region, None)
     except Rejected:
         pass
     else:
         return None
-    for number, literal in enumerate(map(without_zeros, clause)):
-        for mu, _ in best_multipliers(safe.facts, *safe.form(literal), stated=region):
-            found = safe.facts.most(*safe.form(literal), region, None, mu)
+    for number, (literal, form) in enumerate(zip(clause, forms, strict=True)):
+        for mu, _ in best_multipliers(safe.facts, *form, stated=region):
+            found = safe.facts.most(*form, region, None, mu)
             if found is None or found < 0 or (found == 0 and not literal.strict):
                 return [number, mu]
     return None

@@ -59,6 +59,7 @@ def certify_rules(
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
     """
+    spec = spec.merged
     cells, block = regions_of(spec), bytearray()
     document_spec = compiled(spec, cells, block)
     labels = label_columns(spec)
@@ -67,9 +68,11 @@ def certify_rules(
     if scale is not None:
         units = np.asarray(scale, dtype=np.float64)
         own["check.scale"] = common_units(np.where(units > 0, units, 1.0), labels)
-    return certified(
-        document_spec, bytes(block), lambda: _draft(spec, cells, document_spec, bytes(block)), own=own, files=files
-    )
+
+    def find() -> Draft:
+        return _draft(spec, cells, document_spec, bytes(block))
+
+    return certified("rules", document_spec, bytes(block), find, own=own, files=files)
 
 
 def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], block: bytes) -> Draft:
@@ -125,12 +128,23 @@ def _checked(
 def _clip(boxes: Boxes, limit: Limit) -> Clip:
     """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
     try:
-        return _affine(boxes, limit) if limit.slope else Clip(limit, {}, _constant(limit), ZERO)
+        if not limit.slope:
+            return Clip(limit, {}, _constant(limit), ZERO)
+        return _table(boxes, limit) if boxes.spec.is_table(limit.slope, ZERO) else _affine(boxes, limit)
     except OverflowError as error:
         name = boxes.spec.rules[limit.rule].name
         raise RuleError(
             f"Rule '{name}' needs numbers beyond float32 ({error}). State the output in another unit."
         ) from error
+
+
+def _table(boxes: Boxes, limit: Limit) -> Clip:
+    """Return a number for each member of a group: its own limit, on the allowed side."""
+    spec = boxes.spec
+    group = spec.groups[spec.group[next(iter(limit.slope))]]
+    values = {k: limit._replace(offset=limit.offset + limit.slope.get(k, ZERO)) for k in group}
+    slope = {k: value for k, own in values.items() if (value := _constant(own))}
+    return Clip(limit, slope, ZERO, ZERO)
 
 
 def _affine(boxes: Boxes, limit: Limit) -> Clip:
@@ -246,7 +260,8 @@ def _refusal(
     spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
 ) -> Exception:
     """Say at which input two limits leave nothing, and what to change."""
-    names = [spec.rules[item.rule].name for item in (limit, clip.limit)]
+    rules = [spec.rules[item.rule] for item in (limit, clip.limit)]
+    names = [rule.name if x is None else rule.name_at(x) for rule in rules]
     output = spec.targets[limit.output]
     if x is None:
         return NotCertifiedError(f"No proof was found for '{output}' where '{names[0]}' and '{names[1]}' apply.")
@@ -305,7 +320,7 @@ def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Excepti
     for x, rules, kind in room_at(spec, points):
         if kind == "contradiction":
             return _contradiction(spec, x, rules)
-        names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+        names, place = quoted([spec.rules[r].name_at(x) for r in rules]), point_text(spec, x, rules)
         if kind == "point":
             return NotCertifiedError(
                 f"At {place} rules {names} leave a single point, which need not be a float32 number. Give one of them "
@@ -323,7 +338,7 @@ def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Excepti
 
 
 def _contradiction(spec: Specification, x: tuple[Fraction, ...], rules: tuple[int, ...]) -> ContradictionError:
-    names, place = quoted([spec.rules[r].name for r in rules]), point_text(spec, x, rules)
+    names, place = quoted([spec.rules[r].name_at(x) for r in rules]), point_text(spec, x, rules)
     return ContradictionError(
         f"Rules {names} contradict each other at {place}: no answer obeys all of them. Relax one of them."
     )

@@ -178,11 +178,15 @@ class Candidates(ClipList):
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
                     inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
-                # A clause has a clip in each region of its rule: the tightest.
+                # A clause has a clip in each region of its rule: the tightest. One of a table is the same in all.
                 clipped[k] = min(clipped.get(k, np.inf), outputs[k][limit.output] * offset)
         checked = np.ones(len(aims), dtype=bool)
         checked[list(clipped)] = False
-        aims[checked] = self._check.thresholds[[k for _, own in self._check.clauses for k in own]]
+        listed = [k for _, own in self._check.clauses for k in own]
+        aims[checked] = self._check.thresholds[listed]
+        for place, k in zip(np.flatnonzero(checked).tolist(), listed, strict=True):
+            if k < self._check.moving and any(clauses.group[j] >= 0 for j in inputs[place]):  # numbers of tables
+                inputs[place] = {int(j): float(self._check.inputs[k, j]) for j in np.flatnonzero(self._check.inputs[k])}
         aims[list(clipped)] = list(clipped.values())
         return replace(clauses, outputs=outputs, inputs=inputs), aims
 

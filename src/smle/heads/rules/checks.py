@@ -38,6 +38,7 @@ class Check:
         where = [tuple(place[region] for region in rule.regions) for rule in spec.rules]
         checked = checked_of(spec)
         self.regions, self.where, self.moving = len(regions), where, checked.moving
+        self.groups = spec.groups
         self.clauses = [(clause.rule, clause.literals) for clause in checked.clauses]
         self.excluded = [
             (rule, np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2))
@@ -54,7 +55,11 @@ class Check:
     def is_short(self) -> bool:
         """Whether it can be printed number by number."""
         pairs = sum(len(pairs) for _, pairs in self.excluded)
-        size = sum(int(np.count_nonzero(part)) for part in (self.outputs, self.sizes, self.inputs))
+        numbers = np.ones(self.inputs.shape[1], dtype=bool)
+        for group in self.groups:  # of which a sum is looked up
+            numbers[[*group][1:]] = False
+        parts = (self.outputs, self.sizes, self.inputs[:, numbers])
+        size = sum(int(np.count_nonzero(part)) for part in parts)
         size += sum(len(own) for _, own in self.clauses)
         return bool(self.outputs.shape[1] + size + 2 * pairs <= _MOST_ROWS)
 
@@ -66,7 +71,7 @@ class _Checked(_Printer):
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, check: Check) -> None:
         self.check = check
-        super().__init__(ops, tensors, fmt)
+        super().__init__(ops, tensors, fmt, check.groups)
 
     def read_later(self) -> list[int]:
         """Return the inputs that literals read."""
@@ -120,7 +125,7 @@ class CheckedRows(_Checked, PrintedRows):
         terms = [f"{v!r} * q{i}" for i, v in enumerate(check.outputs[k].tolist()) if v]
         terms += [f"{v!r} * a{i}" for i, v in enumerate(check.sizes[k].tolist()) if v]
         if k < check.moving:
-            terms += [f"{v!r} * x{j}" for j, v in enumerate(check.inputs[k].tolist()) if v]
+            terms += self.terms(check.inputs[k].tolist())
         return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
 
     def conditions(self, literals: list[str]) -> str:
@@ -179,9 +184,15 @@ class CheckedColumns(_Checked, Columns):
             self.lines.append("w = joined((w, abs(w)))")
         self.lines.append("sums = G @ w")
         if check.moving:
-            read = self.read_later()
+            read = [k for k in self.read_later() if k not in self.group]
             self.names["S"] = np.ascontiguousarray(check.inputs[:, read])
-            self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
+            if read:
+                self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
+            for start, count in self.looked_up.items():
+                table = check.inputs[:, start : start + count]
+                if table.any():
+                    self.names[f"S{start}"] = np.ascontiguousarray(table)
+                    self.lines.append(f"sums[:{check.moving}] += S{start}.take(j{start}, axis=1)")
         self.lines.append("holds = sums <= H")
         if len(check.clauses) <= _FEW_CLAUSES:
             return [" | ".join([*(f"holds[{k}]" for k in own), *self.off(rule)]) for rule, own in check.clauses]

@@ -26,6 +26,7 @@ _FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for 
 MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
 _SHARE = 0.15  # of the limits, if they are to be looked up
 _MOST_PRINTED = 3000  # limits
+_LONG_SUM = 16
 
 
 class ClipList(AsksOnce):
@@ -46,7 +47,9 @@ class ClipList(AsksOnce):
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
-        self._shape = len(spec.inputs), len(spec.outputs)
+        self._shape, self._groups = (len(spec.inputs), len(spec.outputs)), spec.groups
+        # Sums of many inputs are looked up, which pairs of a row and a limit would add up term by term.
+        self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
 
     @property
     def width(self) -> int:
@@ -99,11 +102,11 @@ class ClipList(AsksOnce):
         return X.astype(kind, copy=False), known[kind]
 
     def _for_rows(self, fmt: str) -> Function:
-        return rows_function(self._ops, self._tensors, fmt)
+        return rows_function(self._ops, self._tensors, fmt, self._groups)
 
     def _for_columns(self, fmt: str) -> Function:
-        if self._limits > MANY_LIMITS:
+        if self._limits > MANY_LIMITS and not self._long:
             pairs = Pairs(self._ops, self._tensors, fmt)
             if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
                 return pairs
-        return columns_function(self._ops, self._tensors, fmt)
+        return columns_function(self._ops, self._tensors, fmt, self._groups)

@@ -171,8 +171,8 @@ class _SafeSearch(Scaled):
         return self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off) is not None
 
     def groups(self, leaf: Leaf) -> list[int]:
-        """Return the one-hot groups of which regions ask for members, and more than one is left in a leaf."""
-        named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members}
+        """Return the one-hot groups of which members are asked for or looked up, with more than one left in a leaf."""
+        named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members} | self.looked_up
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 
@@ -181,9 +181,12 @@ class _SafeSearch(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, list[tuple[Form, Fraction]]] = {}
+        point: SafePoint | None = None
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                point = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k)).run()
+                literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k))
+                if point is None or not literals.allows(point):
+                    point = literals.run()
                 if point is None:
                     return None
                 found[k] = self.rounded(point)

@@ -23,8 +23,9 @@ __all__ = ["CAP", "LiteralSearch", "Need", "SafePoint", "Scaled"]
 Array = npt.NDArray[np.float64]
 Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
 CAP = 0.5  # of the room, in scales
-_ENOUGH = 1e-3  # room with which the search for literals ends
-_NODES = 300
+_ENOUGH, _LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, where the
+# largest number of a table may be a million times its own
+_NODES, _FEW_NODES = 300, 20
 _MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
 _NEAR = 64.0  # scales around the typical answer in which literals are chosen first
 _MOST_PAIRS = 5_000
@@ -65,7 +66,13 @@ class Scaled:
         moving = {k for literal in literals for k in literal.x} | {k for c in self.limits for k in c.limit.slope}
         tied = [row for row in self.spec.rows[: self.spec.stated] if len(row.terms) > 1]
         oblique = {k for row in tied if self.boxes.group_of(row) is None for k in row.terms}
+        group = self.boxes.group
+        # What is looked up in a group that no condition ties to other inputs is largest at one of its members.
+        apart = set(range(len(self.spec.groups))) - {group[k] for k in oblique if k in group}
+        self.looked_up = {group[k] for k in moving if group.get(k) in apart}
+        moving = {k for k in moving if group.get(k) not in apart}
         self.moving, self.used = sorted(moving), sorted(moving | oblique)
+        self.left: dict[int, Known] = {}  # what is known in a part, by its identity
         self.places = [{number: place for place, number in enumerate(own)} for own in (self.read, self.used)]
         ends = self.spec.passed[BINARY64]
         low, high = (np.array([float(side[k]) for k in self.used], dtype=np.float64) for side in ends)
@@ -123,6 +130,7 @@ class Scaled:
         b = np.array([float(bound) for _, bound in rows]) - A @ self.middle
         domain = Domain(low, high, np.maximum(np.abs(low), np.abs(high)))
         found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
+        self.left[id(found)] = known
         return None if found.located[1] is not None else found
 
     def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
@@ -139,10 +147,13 @@ class Scaled:
     def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
-        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], literal.x, s)):
+        looked_up = {k: v for k, v in literal.x.items() if k not in self.places[1]}
+        most = self.boxes.most(looked_up, self.left[id(part)], BINARY64) if looked_up else Fraction(0)
+        own = literal.x if not looked_up else {k: v for k, v in literal.x.items() if k in self.places[1]}
+        for places, form, row in ((self.places[0], literal.y, g), (self.places[1], own, s)):
             for k, v in form.items():
                 row[places[k]] = float(v)
-        g, bound, s = g * self.unit, float(literal.bound) - s @ self.middle, s * self.half
+        g, bound, s = g * self.unit, float(literal.bound - most) - s @ self.middle, s * self.half
         size = np.abs(g).max()
         return Need(RobustRow(g / size, s / size, bound / size, part.region, roomy=roomy), part)
 
@@ -154,7 +165,8 @@ class LiteralSearch:
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
         only: Only = None,
     ) -> None:  # fmt: skip
-        self.search, self.nodes = search, nodes
+        self.search, self.nodes = search, nodes if only is None else min(nodes, _FEW_NODES)
+        self.enough = _ENOUGH if only is None else _LITTLE
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
         self.limits: list[tuple[int, int, Need]] = []  # of which those that hurt are added to what is chosen
@@ -190,16 +202,22 @@ class LiteralSearch:
         """Return an answer that leaves room, or the one that leaves most; None: none was found."""
         best: SafePoint | None = None
         for start in (self.guessed(), []) if self.open or self.pairs else ([],):
-            if start is None or (best is not None and best.room >= _ENOUGH):
+            if start is None or (best is not None and best.room >= self.enough):
                 continue
             found = branch_and_bound(
                 partial(self.node, start),
                 max_nodes=self.nodes,
                 below=np.inf if best is None else -best.room,
-                enough=-_ENOUGH,
+                enough=-self.enough,
             )
             best = best if found.answer is None else found.answer
         return best
+
+    def allows(self, point: SafePoint) -> bool:
+        """Whether an answer leaves room: one that was found elsewhere often does."""
+        if any(need.slack(point) < self.enough * need.row.roomy for need in self.base):
+            return False
+        return not self.pairs and not self.broken(point._replace(room=self.enough))
 
     def guessed(self) -> list[Need] | None:
         """Return one literal per clause that some constant answer satisfies with room; None: none was found."""

@@ -38,7 +38,7 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
         return _polyhedra(w, block, given, gates, pieces, ranks)
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, on, switch = _bounds(w, block, len(gates.lower)), gates.on(), gates.switch(block)
+    b, on, switch = _bounds(w, block), gates.on(), gates.switch(block)
     nearest = _box if block.is_box else _split
     if every:
         imposed, P = _every_piece(w, clauses, switch, on, len(block.N))
@@ -124,16 +124,34 @@ def _likely_pieces(
     return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
 
 
-def _bounds(w: Writer, block: Block, d: int) -> str:
+def _bounds(w: Writer, block: Block) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds(d)
+    bound, slope = block.affine_bounds()
     if not slope.any():
         return w.column(bound)
-    used = np.flatnonzero(slope.any(axis=0)).tolist()
-    x = w.rows("repair/wide", used)
-    sums = w.add("MatMul", [w.constant(slope[:, used]), x])
-    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope[:, used])), w.add("Abs", [x])])
+    x, slope = _inputs(w, block, slope)
+    sums = w.add("MatMul", [w.constant(slope), x])
+    lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope)), w.add("Abs", [x])])
     return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+
+
+def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
+    """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
+
+    Inputs that are numbers are values themselves. What rows look up by category is one value for each such row.
+    """
+    used = slope.any(axis=0)
+    numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
+    rows = np.flatnonzero(slope[:, members].any(axis=1))
+    if len(members) <= len(rows):
+        every = np.flatnonzero(used)
+        return w.rows("repair/wide", every.tolist()), slope[:, every]
+    found = w.add("MatMul", [w.constant(slope[np.ix_(rows, members)]), w.rows("repair/wide", members.tolist())])
+    taken = np.eye(len(slope))[:, rows]
+    if not len(numbers):
+        return found, taken
+    x = w.add("Concat", [w.rows("repair/wide", numbers.tolist()), found], axis=0)
+    return x, np.concatenate([slope[:, numbers], taken], axis=1)
 
 
 def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
@@ -157,12 +175,13 @@ def _polyhedra(
     """
     N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
     # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
-    bound, slope = block.affine_bounds(len(gates.lower))
+    bound, slope = block.affine_bounds()
     rows = np.zeros((J, m))
     rows[:, block.outputs] = N / block.unit
     values, matrix = [given], [rows]
     if slope.any():
-        values, matrix = [given, "repair/wide"], [rows, slope]
+        x, slope = ("repair/wide", slope) if not block.looked_up.any() else _inputs(w, block, slope)
+        values, matrix = [given, x], [rows, slope]
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
     weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
     sizes = [w.add("Abs", [value]) for value in values]

@@ -48,7 +48,7 @@ def replayed(
     for rule in rules:
         own = starts[[o.rule == rule for o, _ in open_]]
         found, *_ = hunt(
-            subject, replace(spec, rules=(spec.rules[rule],)), tries=_TRIES, rng=np.random.default_rng(0), starts=own
+            subject, spec.with_rules((spec.rules[rule],)), tries=_TRIES, rng=np.random.default_rng(0), starts=own
         )
         if found is not None:
             asked.append((found.x[None], found.y[None]))

@@ -82,7 +82,8 @@ def train_box(
             checkpoint=model.checkpoint,
             callbacks=[*model.callbacks, held],
         )
-        if model.refit_heads and task.refit_loss is not None:
+        refitted = model.gate if model.refit_heads is None else model.refit_heads
+        if refitted and task.refit_loss is not None:
             exact = torch.tensor(targets)
             refit_network(
                 network,

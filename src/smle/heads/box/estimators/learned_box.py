@@ -26,6 +26,7 @@ from smle.parameters import (
     documented,
     flag,
     named,
+    or_none,
     stated,
 )
 from smle.rules import Specification
@@ -64,13 +65,17 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         "What keeps the heads safe: `pdcg`, or an object such as `smle.training.PDCG(memory=10)`.",
     )
     gate: bool = stated(
-        True, flag, "True or False", "One head per cell. False: one head for all inputs, as in the paper."
-    )
-    refit_heads: bool = stated(
         True,
         flag,
         "True or False",
-        "After training, replace the heads by the safe ones that fit best, if validation improves.",
+        "One head per cell. False: one head for all inputs, and no refit: Algorithm 2 of the paper as it is.",
+    )
+    refit_heads: bool | None = stated(
+        None,
+        or_none(flag),
+        "True, False or None",
+        """After training, replace the heads by the safe ones that fit best, if validation improves. None: where there
+        is a gate.""",
     )
 
     def _loss_task(self, spec: Specification, y: Any) -> Task:

@@ -262,7 +262,10 @@ class BoxNetwork(Float32Only):
             known.deploy(program, digest)
             return
         widths = self._columns, self.embedding, len(self.spec.targets)
-        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large)
+        literals = [q for rule in self.spec.rules for c in rule.requirement.clauses for q in c.literals]
+        read = {k for literal in literals for k, _ in literal.inputs}
+        groups = [group for group in self.spec.one_hot if not read.isdisjoint(group)]
+        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large, groups=groups)
 
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""

@@ -1,6 +1,6 @@
 """Torch's table of the row operations in front of a box (`smle_check.program`), for training.
 
-What is deployed runs in NumPy (`smle.heads.box.program.Box`). Training needs gradients behind the gate, and compilers want one
+What is deployed runs in NumPy (`program.py`). Training needs gradients behind the gate, and compilers want one
 graph; so the gate, which has no gradient, and the choice of a head are written for torch too.
 """
 

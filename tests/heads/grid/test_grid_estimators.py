@@ -1,6 +1,7 @@
 """Estimators and corrected models whose outputs come in steps, and add up."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -141,5 +142,35 @@ def test_doors_that_do_not_know_steps_refuse(data):
     y = y.assign(total=X.demand, south=X.demand - y["north"])
     with pytest.raises(RuleError, match="learned box"):
         smle.SMLERegressor(spec, max_epochs=1).fit(X, y)
-    with pytest.raises(RuleError, match="cannot be attacked yet"):
-        smle.attack(smle.correct(lambda X: np.ones((len(X), 3)), spec))
+
+
+ATTACKED = """
+inputs:
+  demand: {range: [0, 18], integer: true}
+  weight: {range: [0, 4], step: 0.1}
+outputs: {north: {integer: true}, south: {integer: true}, price: {step: 0.01}}
+rules:
+  - {name: stock, then: 0 <= north <= 10 and 0 <= south <= 9 and 0 <= price <= 50}
+  - {name: all of it, then: north + south == demand}
+  - {name: dear, when: weight > 1.3, then: price >= 0.3 * weight}
+"""
+
+
+def test_attacks_judge_the_multiples_that_floats_stand_for():
+    spec = Specification.from_yaml(ATTACKED)
+    safe = smle.correct(
+        lambda table: np.stack([table["demand"] / 2, table["demand"] / 3, table["weight"] / 5], 1), spec
+    )
+    assert not smle.attack(safe, tries=3000).found
+
+    def moved(*by):
+        return lambda table: (np.asarray(safe.predict(table, as_steps=True)) + by) / [1, 1, 100]
+
+    # One step less: found, and the excess is one step, exactly.
+    cheaper = smle.attack(moved(0, 0, -1), spec, rules=["dear"], tries=3000)
+    assert cheaper.found
+    assert cheaper.violation.excess == Fraction(1, 100)
+    assert (Fraction(str(cheaper.violation.row["weight"])) * 10).denominator == 1
+    lost = smle.attack(moved(1, 0, 0), spec, rules=["all of it"], tries=3000)
+    assert lost.violation.rule == "all of it"
+    assert lost.violation.excess == 1

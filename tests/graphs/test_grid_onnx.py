@@ -46,6 +46,10 @@ rules:
   - {name: either, then: a + b <= -2 or a - b >= 2}
   - {name: moving, when: weight > 1.3, then: a <= 1 + 0.3 * t}
 """,
+    "settled": """
+outputs: {a: {step: 0.5, range: [-2, 3]}}
+rules: [{name: range, when: t > 1, then: a <= 3}]
+""",
     "limits": """
 outputs: {a: {step: 0.1}}
 rules: [{name: range, then: 0 <= a <= 30}, {name: moving, then: a <= 3 + 0.7 * t + weight}]
@@ -99,6 +103,17 @@ def test_what_is_served_obeys(exported):
     for i in range(10):
         alone, _ = served(session, spec, X[i : i + 1], answers[i : i + 1])
         assert len(GridJudge(spec).wrong(X[i : i + 1], alone)) == 0
+
+
+def test_whole_numbers_are_an_output(exported):
+    """They are what the floats stand for; a decimal step does not divide in float32."""
+    spec, _, path = exported
+    rng = np.random.default_rng(5)
+    X, answers = hard_inputs(rng, spec, 200, np.float32), hard_answers(rng, spec, 200)
+    y, found = served(onnxruntime.InferenceSession(path), spec, X, answers)
+    assert found["steps"].dtype == np.int64
+    assert (found["steps"] == spec.grid.whole(y)).all()
+    assert (np.signbit(y) == (found["steps"] < 0)).all()
 
 
 def test_flushed_denormals_change_nothing(exported):
@@ -157,6 +172,16 @@ def changed_graphs(path):
                 node.op_type = new
                 yield f"{old} -> {new}", graph
                 break
+
+
+def test_whole_numbers_of_other_answers_are_refused(exported):
+    _, model, path = exported
+    graph = onnx.load(path)
+    node = next(node for node in graph.graph.node if node.output[0] == "steps")
+    node.input[0] = "grid/whole"
+    data = graph.SerializeToString()
+    with pytest.raises(smle_check.Rejected, match="steps"):
+        smle_check.check_onnx(data, _sealed(model.proof, data))
 
 
 def test_changed_heads_are_refused(exported):

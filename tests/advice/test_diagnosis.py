@@ -42,7 +42,7 @@ def kinds(*rules: str) -> list[str]:
         (["u >= 0 and v >= 0 and u + v <= 0.4 * income"], []),
         (["cat implies dog", "dog implies cat"], []),
         (["u >= 0", "u <= 0"], []),
-        (["u <= v", "v <= u"], ["one answer"]),
+        (["u <= v", "v <= u"], ["hidden equality"]),
         (["0.1 * income <= u <= 0.35 * income"], ["not proved"]),
         (["0 <= u <= 1"], []),
     ],
