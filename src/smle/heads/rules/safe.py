@@ -7,6 +7,7 @@ a constant, then an affine function of the inputs that rules mention, then the l
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers, has_rows, largest
 from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
-from smle.heads.rules.safe_literals import CAP, LiteralSearch, SafePoint, Scaled
+from smle.heads.rules.safe_literals import CAP, ENOUGH, LITTLE, LiteralSearch, SafePoint, Scaled
 from smle.regions.simplex import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -84,8 +85,10 @@ class _SafeSearch(Scaled):
             if point is not None and self.accept(leaf, self.rounded(point)):
                 return None
         groups = self.groups(leaf) if len(leaf.on) + len(leaf.off) <= _TABLE_DEPTH else []
-        if any((stored := self.table(leaf, g)) is not None and self.accept(leaf, stored) for g in groups):
-            return None
+        for g, enough in product(groups, (ENOUGH, LITTLE)):
+            stored = self.table(leaf, g, enough)
+            if stored is not None and self.accept(leaf, stored):
+                return None
         return self.branch(leaf)
 
     def branch(self, leaf: Leaf) -> Any:
@@ -176,15 +179,15 @@ class _SafeSearch(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 
-    def table(self, leaf: Leaf, g: int) -> list[tuple[Form, Fraction]] | None:
-        """Return an answer for each member of a group, as a table; None: some member has none."""
+    def table(self, leaf: Leaf, g: int, enough: float) -> list[tuple[Form, Fraction]] | None:
+        """Return an answer for each member of a group, as a table, each with so much room; None: some has none."""
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, list[tuple[Form, Fraction]]] = {}
         point: SafePoint | None = None
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k))
+                literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k), enough=enough)
                 if point is None or not literals.allows(point):
                     point = literals.run()
                 if point is None:

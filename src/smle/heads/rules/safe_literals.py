@@ -18,12 +18,12 @@ from smle_check.heads.clips import Clip
 from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
 from smle_check.specification import Literal, exclusion
 
-__all__ = ["CAP", "LiteralSearch", "Need", "SafePoint", "Scaled"]
+__all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled"]
 
 Array = npt.NDArray[np.float64]
 Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
 CAP = 0.5  # of the room, in scales
-_ENOUGH, _LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, where the
+ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, where the
 # largest number of a table may be a million times its own
 _NODES, _FEW_NODES = 300, 20
 _MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
@@ -163,10 +163,10 @@ class LiteralSearch:
 
     def __init__(
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
-        only: Only = None,
+        only: Only = None, enough: float = ENOUGH,
     ) -> None:  # fmt: skip
         self.search, self.nodes = search, nodes if only is None else min(nodes, _FEW_NODES)
-        self.enough = _ENOUGH if only is None else _LITTLE
+        self.enough = enough
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
         self.limits: list[tuple[int, int, Need]] = []  # of which those that hurt are added to what is chosen
@@ -215,7 +215,8 @@ class LiteralSearch:
 
     def allows(self, point: SafePoint) -> bool:
         """Whether an answer leaves room: one that was found elsewhere often does."""
-        if any(need.slack(point) < self.enough * need.row.roomy for need in self.base):
+        needs = [*self.base, *(need for _, _, need in self.limits)]
+        if any(need.slack(point) < self.enough * need.row.roomy for need in needs):
             return False
         return not self.pairs and not self.broken(point._replace(room=self.enough))
 
