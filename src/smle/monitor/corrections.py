@@ -250,10 +250,10 @@ def _usable(answers: Array) -> Mask:
 
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
     """Return which outputs of which rows are served otherwise than the model answered: (n, outputs)."""
-    found = []
-    for _, columns in _columns(spec):
-        found.append((answers[:, columns] != served[:, columns]).any(axis=1))
-    return np.stack(found, axis=1)
+    changed: Mask = answers != served
+    if len(spec.outputs) == changed.shape[1]:
+        return changed
+    return np.asarray(np.logical_or.reduceat(changed, [columns[0] for _, columns in _columns(spec)], axis=1))
 
 
 def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
