@@ -1,38 +1,22 @@
-"""docs/first-week.md: every command of the tour runs, in its order, and does what the page says."""
+"""docs/first-week.md and second-week.md: every command runs, in its order, and does what the page says."""
 
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from support.commands import run
+from support.project import ROOT
+from support.tours import typed
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first-week.md"
-ROWS = 400  # instead of the page's, to be quick
+SECOND = ROOT / "docs" / "second-week.md"
 
 
-def test_the_tour(tmp_path, monkeypatch):
+def test_the_first_week(tmp_path, monkeypatch):
     text = PAGE.read_text(encoding="utf-8")
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(lines) >= 14
-    said = {}
-    for line in lines:
-        command, _, wanted = line.partition("   # exit code ")
-        if command.startswith("smle "):
-            result = run(*shlex.split(command)[1:])
-            assert result.exit_code == int(wanted or 0), f"{line}\n{result.output}"
-            said[command] = " ".join(result.output.split())
-        else:
-            command = command.replace("python ", f"{shlex.quote(sys.executable)} ").replace("3000", str(ROWS))
-            subprocess.run(["sh", "-c", command], check=True, timeout=120)
+    said = typed(PAGE, tmp_path, instead=("3000", "400"))
+    assert len(said) >= 10
     (clash,) = re.findall(r"^!! .*$", text, re.MULTILINE)
     assert clash in said["smle rules wrong.yaml"]
     assert "stricter" in said["smle rules diff rules.yaml stricter.yaml"]
@@ -44,6 +28,24 @@ def test_the_tour(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(folder.drop(columns="branch"), exported, rtol=1e-4, atol=0.01)
     for name in ("rules.html", "report.html"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_the_second_week(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = typed(SECOND, tmp_path, instead=("2000", "60"))
+    assert len(said) >= 10
+    assert "The new rules are stricter" in said["smle rules diff rules.yaml next.yaml"]
+    assert "Holds: every rule is proved" in said["smle verify next-model"]
+    assert "Holds: every rule is proved" in said["smle verify prices.onnx"]
+    assert "Changed: demand" in said["smle monitor model this-week.csv --bad-rows set-aside"]
+    reasons = (tmp_path / "answers.csv.bad.csv").read_text(encoding="utf-8")
+    (stated,) = re.findall(r"```\n(row,reason\n.*?)```", SECOND.read_text(encoding="utf-8"), re.DOTALL)
+    assert all(line in reasons for line in stated.splitlines())
+    assert "got 'a-new-one'" in reasons
+    answers, caps = pd.read_csv("answers.csv"), pd.read_csv("next-prices.csv").set_index("article")["highest"]
+    rows = pd.read_csv("this-week.csv").iloc[answers["row"] - 1]
+    assert len(answers) == 57
+    assert (answers["price"].to_numpy() <= caps[rows["article"]].to_numpy()).all()
 
 
 @pytest.mark.parametrize("image", re.findall(r"\]\((images/\S+)\)", PAGE.read_text(encoding="utf-8")))

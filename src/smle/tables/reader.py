@@ -27,6 +27,7 @@ FloatArray = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
 
+_SHOWN = 8  # categories in a message
 _SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0.2
 
 
@@ -384,7 +385,9 @@ class _CategoryReader:
         first, hint = option_of(values[rows[0]], self._codes), ""
         if normal(first) in map(normal, self._codes):
             hint = " It is one of them in another Unicode form: normalize the column (pandas: .str.normalize('NFC'))."
-        listed = ", ".join(self._codes)
+        listed = ", ".join(list(self._codes)[: _SHOWN if len(self._codes) > 2 * _SHOWN else None])
+        if len(self._codes) > 2 * _SHOWN:
+            listed += f", ... ({len(self._codes):,} in all)"
         message = (
             f"Input '{self.name}': unknown category {first!r} in {len(rows)} rows. Expected one of {listed}.{hint}"
         )
