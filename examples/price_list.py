@@ -77,7 +77,7 @@ def main(count: int = 2000) -> float:
     listed.assign(highest=(listed["highest"] * 0.95).round(2)).to_csv("next-prices.csv", index=False)
     this_week(count, listed).to_csv("this-week.csv", index=False)
 
-    spec = Specification.from_yaml("rules.yaml")
+    spec = Specification.from_file("rules.yaml")
     model = correct(lambda table: 3.0 * table["cost"], spec)  # dearer than most of the list allows
     answers, info = model.predict(sold, return_info=True)
     print(f"{count} articles: {model.served_['moved']} of {len(sold)} prices were moved, first by {info['bound'][0]}")
