@@ -18,7 +18,7 @@ from smle.certificates.document import Certificate
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
-from smle.heads.rules.many_limits import Pairs
+from smle.heads.rules.many_limits import LimitPairs
 from smle.rules import Specification
 from smle.rules.membership import broken
 from smle_check.heads.clips import STAGES, limits_of
@@ -170,7 +170,7 @@ def test_limits_that_are_looked_up_are_the_same(name, dtype):
 
 def looked_up(certificate, dtype):
     program = ClipList(certificate)
-    return Pairs(program._ops, program._tensors, np.dtype(dtype).name)
+    return LimitPairs(program._ops, program._tensors, np.dtype(dtype).name)
 
 
 @cache
@@ -198,7 +198,7 @@ def test_many_limits_are_looked_up_and_hold(dtype):
     rng, (spec, certificate) = np.random.default_rng(7), many_limits()
     judge = Judge(spec)
     program, pairs = ClipList(certificate), looked_up(certificate, dtype)
-    assert isinstance(program._first(np.zeros((9, 5), dtype), few=False)[1], Pairs)
+    assert isinstance(program._first(np.zeros((9, 5), dtype), few=False)[1], LimitPairs)
     moved = 0
     for X in hard_points(spec, rng, 1200, dtype=dtype):
         Y = answers_for(spec, X, rng)[:, [0] * 4] * np.float32([1, -1, 1, -1])

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.nearest.float_steps import on_float_steps
-from smle.nearest.polyhedra import TINY, Limits, Polyhedron
+from smle.nearest.polyhedra import TINY, Polyhedron, SingleRows
 
 __all__ = ["AT", "KEPT", "Block", "NearestPoints"]
 
@@ -134,7 +134,7 @@ class Block:
         scaled = own if self.is_box else own * scale
         norm = np.abs(own).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
         self._rows = (
-            Limits(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
+            SingleRows(np.abs(own).argmax(axis=1), np.sign(own.sum(axis=1)), own.shape[1])
             if self.is_box
             else Polyhedron(scaled / norm[:, None], scale)
         )

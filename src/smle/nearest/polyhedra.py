@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TINY", "Limits", "Polyhedron", "steps_of", "tight_multipliers", "upward"]
+__all__ = ["TINY", "Polyhedron", "SingleRows", "steps_of", "tight_multipliers", "upward"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -283,7 +283,7 @@ def _product(rows: Array, matrices: Array) -> Array:
     return np.asarray(np.matmul(rows[:, None, :], matrices)[:, 0])
 
 
-class Limits:
+class SingleRows:
     """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,). It needs no state."""
 
     def __init__(self, column: Numbers, sign: Array, k: int) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.heads.grid.program import GridProgram
-from smle.heads.grid.proposals import Block
+from smle.heads.grid.proposals import GridBlock
 from smle.heads.grid.rounding import THETA
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.writer import Writer
@@ -48,7 +48,7 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
     # Limits and sums are solved as they are asked; elsewhere the way to the safe answer is tried, too.
     simple = all(block.is_sum or len(block.outputs) == 1 for block in program.proposals.blocks)
     moves = () if simple else _MOVES
-    candidates: list[list[tuple[Block, str]]] = [[] for _ in range(1 + len(moves))]
+    candidates: list[list[tuple[GridBlock, str]]] = [[] for _ in range(1 + len(moves))]
     for block in program.proposals.blocks:
         part = _Part(w, program, block, p, c)
         real = part.nearest()
@@ -74,7 +74,7 @@ class _Part:
 
     w: Writer
     program: GridProgram
-    block: Block
+    block: GridBlock
     targets: str
     base: str
 

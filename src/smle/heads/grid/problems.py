@@ -64,7 +64,7 @@ class Part:
     high: Array
 
 
-class Search(Protocol):
+class LeafSearch(Protocol):
     """What a problem knows of the search that it belongs to."""
 
     spec: Lattice
@@ -77,7 +77,7 @@ class Search(Protocol):
 class Problem:
     """A mixed-integer program over free outputs u, their slopes, one of several literals per clause, and distances."""
 
-    def __init__(self, search: Search, whole: Part, affine: bool) -> None:
+    def __init__(self, search: LeafSearch, whole: Part, affine: bool) -> None:
         self.search, self.affine = search, affine
         self.f, self.moving = search.reduction.B.shape[1], search.stepped if affine else []
         self.lower: list[float] = []

@@ -1,7 +1,7 @@
 """The grid head in NumPy: what passes the check in whole numbers is served (certificate format, section 14).
 
 An answer that is on the grid and that the rules allow stays. Others give way to the nearest proposal that passes, or
-to the stored safe answer. Proposals are not proved; the check and the safe answers are.
+to the stored safe answer. GridProposals are not proved; the check and the safe answers are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smle_check.heads.grid import listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 
 if TYPE_CHECKING:
-    from smle.heads.grid.proposals import Proposals
+    from smle.heads.grid.proposals import GridProposals
 
 __all__ = ["GridProgram"]
 
@@ -216,11 +216,11 @@ class GridProgram(AsksOnce):
     # --- proposals
 
     @cached_property
-    def proposals(self) -> Proposals:
+    def proposals(self) -> GridProposals:
         """What finds whole numbers that obey; made when the first is asked for."""
-        from smle.heads.grid.proposals import Proposals
+        from smle.heads.grid.proposals import GridProposals
 
-        return Proposals(self)
+        return GridProposals(self)
 
     def _repaired(
         self, rows: Array, p: Array, read: Array | None, right: Array, bits: Mask | None

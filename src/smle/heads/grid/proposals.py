@@ -21,7 +21,7 @@ from smle.heads.grid.rounding import cumulative, exchanged, nearest_in_box, near
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
 
-__all__ = ["Block", "Proposals"]
+__all__ = ["GridBlock", "GridProposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -47,7 +47,7 @@ class _Asked:
     on: Mask
 
 
-class Proposals:
+class GridProposals:
     """Candidates for rows whose answers do not pass."""
 
     def __init__(self, program: GridProgram) -> None:
@@ -59,7 +59,7 @@ class Proposals:
         self._T, self._t = self.reduction.T.astype(np.float64), self.reduction.t.astype(np.float64)
         self._moves = bool(self._T.any())
         groups = _together(self.reduction, C, program.clauses)
-        self.blocks = [Block(program, self.reduction, C, weight, outputs) for outputs in groups]
+        self.blocks = [GridBlock(program, self.reduction, C, weight, outputs) for outputs in groups]
 
     def candidates(self, p: Array, safe: Array, read: Array | None, right: Array, on: Mask) -> Iterator[Array]:
         """Yield candidates (n, m) for targets p in steps, nearest first."""
@@ -102,7 +102,7 @@ def _together(reduction: Reduction, C: Array, clauses: list[tuple[int, ...]]) ->
     return [np.flatnonzero(group == g) for g in np.unique(group)]
 
 
-class Block:
+class GridBlock:
     """One problem: some outputs, the free ones among them, and the rows that bind them."""
 
     def __init__(self, program: GridProgram, reduction: Reduction, C: Array, weight: Array, outputs: Numbers) -> None:

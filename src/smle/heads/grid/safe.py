@@ -24,7 +24,7 @@ from smle_check.heads.known import ROOT, Form, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.specification import Literal
 
-__all__ = ["NoSafeAnswer", "SafeAnswers", "SafeSearch", "feasible", "find_safe"]
+__all__ = ["GridAnswers", "NoGridAnswer", "SafeSearch", "feasible", "find_safe"]
 
 Array = npt.NDArray[np.float64]
 MAX_LEAVES, MAX_DEPTH = 200, 40
@@ -32,7 +32,7 @@ _ROUNDED = 1e-12  # of a limit
 _CANDIDATES = 12  # regions, and inputs, that are tried for a split
 
 
-class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the author explains
+class NoGridAnswer(Exception):  # noqa: N818 - an outcome that the author explains
     """No safe answer was proved in a leaf."""
 
     def __init__(self, leaf: GridLeaf) -> None:
@@ -40,7 +40,7 @@ class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the author explai
         self.leaf = leaf
 
 
-class SafeAnswers(NamedTuple):
+class GridAnswers(NamedTuple):
     """A tree, the stored answers of its leaves, slope (leaves, m, d) and offset (leaves, m), and their proofs."""
 
     tree: Any
@@ -92,10 +92,10 @@ class SafeSearch:
         for x in self.tried(whole):
             if not feasible(self, x, self.active(x), whole=True):
                 self.refuted = x
-                raise NoSafeAnswer(leaf)
+                raise NoGridAnswer(leaf)
         split = self.split(leaf, whole) if len(self.leaves) < MAX_LEAVES and depth < MAX_DEPTH else None
         if split is None:
-            raise NoSafeAnswer(leaf)
+            raise NoGridAnswer(leaf)
         question, first, second = split
         return [question, self.grow(first, depth + 1), self.grow(second, depth + 1)]
 
@@ -288,12 +288,12 @@ def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> b
 
 def find_safe(
     spec: Lattice, listed: Listed, reduction: Reduction, *, typical: Array, weight: Array
-) -> tuple[SafeAnswers | None, SafeSearch, GridLeaf | None]:
+) -> tuple[GridAnswers | None, SafeSearch, GridLeaf | None]:
     """Return proved safe answers for all inputs, or the leaf for which there are none; and the search."""
     search = SafeSearch(spec, listed, reduction, typical, weight)
     try:
         tree = search.grow(GridLeaf(ROOT, {}))
-    except NoSafeAnswer as failure:
+    except NoGridAnswer as failure:
         return None, search, failure.leaf
     m, d = len(spec.outputs), len(spec.inputs)
     slope, offset = np.zeros((len(search.leaves), m, d)), np.zeros((len(search.leaves), m))
@@ -302,4 +302,4 @@ def find_safe(
             offset[number, i] = float(constant)
             for j, v in form.items():
                 slope[number, i, j] = float(v)
-    return SafeAnswers(tree, slope, offset, search.proofs), search, None
+    return GridAnswers(tree, slope, offset, search.proofs), search, None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
-from smle.heads.rules.many_limits import Pairs
+from smle.heads.rules.many_limits import LimitPairs
 from smle.programs.operations import TABLE
 from smle.programs.source import Function, columns_function, rows_function
 from smle_check.heads.clips import limits_of
@@ -106,7 +106,7 @@ class ClipList(AsksOnce):
 
     def _for_columns(self, fmt: str) -> Function:
         if self._limits > MANY_LIMITS and not self._long:
-            pairs = Pairs(self._ops, self._tensors, fmt)
+            pairs = LimitPairs(self._ops, self._tensors, fmt)
             if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
                 return pairs
         return columns_function(self._ops, self._tensors, fmt, self._groups)

@@ -19,7 +19,7 @@ from smle.programs.source import columns_read
 from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op
 
-__all__ = ["Pairs"]
+__all__ = ["LimitPairs"]
 
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -52,7 +52,7 @@ class _Range(NamedTuple):
         return self._replace(low=value, not_low=value if strict else np.nan)
 
 
-class Pairs:
+class LimitPairs:
     """(features, answer) -> answers, by pairs of a row and a limit that is active there.
 
     `share`: how many of the limits are looked at for a row, at inputs anywhere in their ranges.
