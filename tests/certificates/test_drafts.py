@@ -91,3 +91,11 @@ def test_what_a_folder_holds_is_not_trusted(found, tmp_path, monkeypatch, harm):
     drafts._drafts.clear()
     assert certify_rules(spec).text == wanted.text
     assert len(found) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SMLE_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="The proof was not kept in SMLE_CACHE .*a part of the path is a file"):
+        certificate = certify_rules(Specification.from_yaml(RULES))
+    assert certificate.check()

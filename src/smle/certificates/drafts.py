@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import sealed
 from smle.errors import NotCertifiedError
-from smle.files import replacing
+from smle.files import reason_of, replacing
 
 __all__ = ["Draft", "certified"]
 
@@ -73,10 +74,12 @@ def certified(
             return _kept(key, stored, own, files)
         except NotCertifiedError:
             pass  # an old version, or somebody else's file: the proof is found again
-    if draft is None:
-        draft = find()
-        _write(key, draft)
-    return _kept(key, draft, own, files)
+    known = draft is not None
+    draft = find() if draft is None else draft
+    certificate = _kept(key, draft, own, files)
+    if not known:
+        _write(key, draft)  # what the checker accepted
+    return certificate
 
 
 def _kept(key: str, draft: Draft, own: dict[str, Any], files: dict[str, bytes] | None) -> Certificate:
@@ -123,5 +126,12 @@ def _write(key: str, draft: Draft) -> None:
         return
     words = {"stated": json.dumps(draft.stated), "block": base64.b64encode(draft.block).decode()}
     data = save(dict(arrays_of(draft.tensors)), metadata=words)
-    with replacing(place) as (fresh,):
-        fresh.write_bytes(data)
+    try:
+        with replacing(place) as (fresh,):
+            fresh.write_bytes(data)
+    except OSError as error:
+        warnings.warn(
+            f"The proof was not kept in SMLE_CACHE ('{place.parent}'): {reason_of(error)}. Name a folder that can be "
+            "written, or unset it.",
+            stacklevel=2,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -52,23 +53,23 @@ class HeadProgram(Protocol):
         """Return which regions of the gate each row lies in (n, regions)."""
 
 
-class AsksOnce:
+class AsksOnce(ABC):
     """A program that asks the model once, at the rows' own inputs: a function of inputs and answers."""
 
     reads_answers = True
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """How many columns it reads of what the model answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
         """Return which regions of the gate each row lies in (n, regions)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(self, X: Array, answers: Array) -> Array:
         """Return what is served (n, m) in float32."""
-        raise NotImplementedError
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return what is served, and by what (n,): see `Outcome`."""
