@@ -24,12 +24,21 @@ MOST_TERMS = 2**20
 
 
 class Sum(NamedTuple):
-    """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold."""
+    """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold.
+
+    Outputs and inputs are those of `columns_of`, in their order; sizes that are not there are 0.
+    """
 
     outputs: dict[int, Fraction]
     sizes: dict[int, Fraction]
     inputs: dict[int, Fraction]
     threshold: Fraction
+
+
+def columns_of(spec: Specification, literal: Literal) -> tuple[list[int], list[int]]:
+    """Return the outputs and the inputs that the sum of a literal reads, in the order of its stored numbers."""
+    group = table_of(spec, literal)
+    return [*literal.y], [*literal.x] if group is None else spec.groups[group]
 
 
 def sum_of(spec: Specification, literal: Literal) -> Sum:
@@ -59,16 +68,21 @@ def table_sum(spec: Specification, literal: Literal) -> Sum | None:
     difference. It never underflows: where neither is 0, y is a multiple of 2^-149 of at least 2^-126 in size, and T_c
     is a multiple of 2^-179, or less than half as large as y.
     """
-    groups = {spec.group[k] for k in literal.x if k in spec.group}
-    if len(literal.y) != 1 or len(groups) != 1 or not literal.x.keys() <= spec.group.keys():
+    group = table_of(spec, literal)
+    if group is None:
         return None
-    ((output, g),), (group,) = literal.y.items(), groups
-    inputs = {}
+    ((output, g),), inputs = literal.y.items(), {}
     for c in spec.groups[group]:
         bound = (literal.bound - literal.x.get(c, Fraction(0))) / abs(g)
         inputs[c] = -threshold_below(max(-2 * WIDE, min(2 * WIDE, bound)), strict=literal.strict)
     signs = {output: Fraction(1 if g > 0 else -1)}
-    return Sum(signs, {}, {c: v for c, v in inputs.items() if v}, Fraction(0))
+    return Sum(signs, {}, inputs, Fraction(0))
+
+
+def table_of(spec: Specification, literal: Literal) -> int | None:
+    """Return the group whose columns are all inputs of a literal of one output; None: it is no such literal."""
+    groups = spec.groups_of(literal.x)
+    return groups.pop() if len(literal.y) == 1 and len(groups) == 1 else None
 
 
 def rounded_sum(spec: Specification, literal: Literal) -> Sum:
