@@ -22,8 +22,8 @@ from smle.heads.table import program_of
 from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
-from smle_check.heads.sums import columns_of
 from smle_check.heads.clips import STAGES, limits_of
+from smle_check.heads.sums import columns_of
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
 from studies.bench.soundness_attacks import TINY, Attack, Attacker, Batch, chunks

@@ -130,6 +130,7 @@ def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list
         lost = factor * clip.error + 2 * TINY if clip.error else Fraction(0)
         keys = {*clip.slope, *slope}
         form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
+        form |= {k: form[k] + factor * v for k, v in clip.more.items()}
         constant = side * (factor * clip.offset - offset) + lost - own
         result.append((form, constant))
     return result
