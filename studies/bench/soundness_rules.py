@@ -89,16 +89,22 @@ tables:
   fee: {key: region, values: {north: 0.7, south: 0}}
 rules:
 """
-TABLES = LISTED + """
+TABLES = (
+    LISTED
+    + """
   - {name: list, then: "low[article] <= price <= cap[article]"}
   - {name: either, then: "cost <= cap[article] or cost >= 20.1 + price"}
   - {name: strict, when: weight < 30.3, then: "cost > low[article] or price < 0.1"}
 """
-LOOKED_UP = LISTED + """
+)
+LOOKED_UP = (
+    LISTED
+    + """
   - {name: sum, then: "price <= cap[article] + fee[region] + 0.1 * weight"}
   - {name: least, then: "price >= low[article] - 0.3 * weight - 1"}
   - {name: share, then: "0.3 * price + cost <= 0.7 * cap[article] + fee[region] + 0.1 * weight or cost >= price"}
 """
+)
 
 
 def _ten() -> str:
