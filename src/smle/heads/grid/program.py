@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TINY = float(SMALLEST_INPUT)
+_AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches go in parts
 
 
 class GridProgram(AsksOnce):
@@ -109,6 +110,16 @@ class GridProgram(AsksOnce):
             if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
                 raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
             X = X.astype(kind)
+        part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
+        if rows <= 2 * part:
+            return self._served(X, answers)
+        k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
+        for own in (slice(i, i + part) for i in range(0, rows, part)):
+            k[own], by[own] = self._served(X[own], answers[own])
+        return k, by
+
+    def _served(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        rows = len(answers)
         if answers.dtype != np.float32:
             with np.errstate(invalid="ignore", over="ignore"):
                 answers = answers.astype(np.float32)

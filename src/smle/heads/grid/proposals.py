@@ -119,6 +119,7 @@ class GridBlock:
         self.literals = np.array(literals, dtype=np.intp)
         place = {k: i for i, k in enumerate(literals)}
         self.of_clause = [[place[k] for k in program.clauses[c]] for c in touching]
+        self.always = all(program.always[c] for c in touching)
         self.C = C[np.ix_(self.literals, outputs)]
         self._rows()
         self._order()
@@ -186,7 +187,9 @@ class GridBlock:
 
     def limits(self, asked: _Asked) -> Array:
         """Return right sides of the rows over free outputs (n, rows): whole, infinite for literals of rules off."""
-        literal = np.where(self._on(asked), asked.right - asked.c @ self.C.T, np.inf)
+        literal = asked.right - asked.c @ self.C.T
+        if not self.always:
+            literal = np.where(self._on(asked), literal, np.inf)
         r = np.hstack([literal, self.upper - asked.c, asked.c - self.lower])
         return np.floor(r / self.divisor)
 
@@ -218,8 +221,8 @@ class GridBlock:
         if self.is_sum:
             return self._on_sum(asked)
         r = self.limits(asked)
-        if self.is_limits and all(len(own) == 1 for own in self.of_clause):
-            return self._limited(asked, r)
+        if all(len(own) == 1 for own in self.of_clause):
+            return self._limited(asked, r) if self.is_limits else self._in_piece(asked, r)
         best, real, cost = asked.c.copy(), asked.c.copy(), np.full(len(asked.p), np.inf)
         for piece in self._pieces(asked, r):
             k, z = self._in_piece(asked, piece)
@@ -265,9 +268,6 @@ class GridBlock:
     def _pieces(self, asked: _Asked, r: Array) -> Iterator[Array]:
         """Yield right sides with one literal per clause; the others do not bind."""
         open_ = [own for own in self.of_clause if len(own) > 1]
-        if not open_:
-            yield r
-            return
         listed = list(dict.fromkeys(k for own in open_ for k in own))
         alone = {own[0] for own in self.of_clause if len(own) == 1}
         if np.prod([float(len(own)) for own in open_]) <= _PIECES:

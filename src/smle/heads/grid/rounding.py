@@ -85,7 +85,7 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
         if not len(left):
             break
         free = np.where((z[left] > lower[left]) & (z[left] < upper[left]), share, 0.0)
-        J = np.einsum("km,nm,lm->nkl", rows, free, rows, optimize=True)
+        J = (rows * free[:, None, :]) @ rows.T
         both = on[:, :, None] & on[:, None, :]
         more = np.where(on, damping[left, None] * full, 1.0)
         J = np.where(both, J, 0.0) + np.eye(k) * more[:, None, :]
