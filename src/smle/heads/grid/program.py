@@ -41,7 +41,7 @@ class GridProgram(AsksOnce):
         self.lattice = spec = Lattice.read(self.specification)
         self.listed = listed_of(spec)
         self.stored = tensors = MappingProxyType(arrays_of(certificate.tensors))
-        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self.tree, regions = document["program"]["tree"], document["gate"]["regions"]
         self._shape = len(spec.inputs), len(spec.outputs)
         self.numerator, self.denominator = tensors["grid.numerator"], tensors["grid.denominator"]
         self.lower, self.upper = tensors["grid.lower"], tensors["grid.upper"]
@@ -52,7 +52,7 @@ class GridProgram(AsksOnce):
         )
         self._place = {region: i for i, region in enumerate(regions)}
         place = {row: i for i, row in enumerate(rows_of(spec, regions))}
-        self._members = [[place[row] for row in spec.regions[region]] for region in regions]
+        self.members = [[place[row] for row in spec.regions[region]] for region in regions]
         # Columns of outputs and of literals come first in memory where they are summed over.
         self._C, self._H = np.ascontiguousarray(tensors["check.outputs"].T), tensors["check.thresholds"]
         self._CX, self._M = (np.ascontiguousarray(tensors[f"check.{name}"].T) for name in ("steps", "inputs"))
@@ -63,7 +63,7 @@ class GridProgram(AsksOnce):
         self.clauses = [own for *_, own in self.listed.clauses]
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
-        sloped = bool(tensors["safe.slope"].any()) or self._tree is not None
+        sloped = bool(tensors["safe.slope"].any()) or self.tree is not None
         self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
         self._reads_later = self._reads or sloped
 
@@ -163,7 +163,7 @@ class GridProgram(AsksOnce):
         """Return which regions of the gate are active (n, regions)."""
         assert read is not None
         held = read @ self._gate <= self.stored[f"gate.thresholds_{np.dtype(kind).name}"]
-        return np.stack([held[:, own].all(axis=1) for own in self._members], axis=1)
+        return np.stack([held[:, own].all(axis=1) for own in self.members], axis=1)
 
     def bits_of(self, X: Array) -> Mask:
         """Return which regions of the gate each row lies in (n, regions)."""
@@ -206,7 +206,7 @@ class GridProgram(AsksOnce):
     def safe(self, read: Array | None, bits: Mask | None, rows: int) -> Array:
         """Return the stored safe answers (n, m) in whole numbers."""
         result = np.empty((rows, self._shape[1]))
-        stack, number = [(self._tree, np.arange(rows))], 0
+        stack, number = [(self.tree, np.arange(rows))], 0
         while stack:
             tree, chosen = stack.pop()
             if tree is None:

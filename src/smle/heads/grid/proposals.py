@@ -382,9 +382,10 @@ class GridBlock:
             broken = np.maximum(-slack, 0.0).sum(axis=1)
             after = np.maximum(AD - np.where(np.isfinite(slack), slack, 1e30)[:, None, :], 0.0).sum(axis=2)
             change = 2 * (u[left] - goal[left]) @ HD.T + own
-            score = (after - broken[:, None]) * 1e6 + change
-            best = score.argmin(axis=1)
-            gain = score[np.arange(len(left)), best] < -1e-9
+            least = after.min(axis=1)
+            nearer = np.where(after <= least[:, None], change, np.inf)  # rows that hold count more than any distance
+            best = nearer.argmin(axis=1)
+            gain = (least < broken) | ((least == broken) & (nearer[np.arange(len(left)), best] < -1e-9))
             left, best = left[gain], best[gain]
             if not len(left):
                 break
