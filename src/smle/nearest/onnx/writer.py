@@ -95,8 +95,8 @@ class Writer:
         """Run a body so many times. Return the last values that it carries, then what it noted at each step, stacked.
 
         The body returns the next values, whether to go on (None: always), and what it notes. `carries`: kinds of the
-        values, numbers if nothing is said; `scans`: kinds of the notes; `start`: whether to begin. `Writer.step` of its writer has the number of
-        the step.
+        values, numbers if nothing is said; `scans`: kinds of the notes; `start`: whether to begin. `Writer.step` of
+        its writer has the number of the step.
         """
         helper = self._onnx.helper
         inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)
