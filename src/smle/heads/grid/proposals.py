@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.heads.grid.reduction import Reduction, reduce
-from smle.heads.grid.rounding import cumulative, exchanged, nearest_in_box, nearest_on_sum, nearest_under, remainders
+from smle.heads.grid.rounding import (
+    cumulative,
+    exchanged,
+    nearest_in_box,
+    nearest_on_sum,
+    nearest_under,
+    remainders,
+    snapped,
+)
 
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
@@ -256,7 +264,7 @@ class GridBlock:
             p = asked.p
         total = asked.c @ self.signs  # the same for all u
         cost = self.w**2
-        z = nearest_on_sum(p, lower, upper, total, cost)
+        z = snapped(nearest_on_sum(p, lower, upper, total, cost))
         if len(self.w) <= _SORTED and self.coarse:
             k = exchanged(remainders(z, p, upper, total, cost), p, lower, upper, cost)
         else:
@@ -297,8 +305,8 @@ class GridBlock:
         if len(self.free) <= _FEW:
             u = (asked.p - asked.c) @ self.P.T
             v = nearest_under(u @ self.R.T, self.N, r / self.norm)
-            u = v @ self.back.T
-            z = u @ self.B.T + asked.c
+            u = snapped(v @ self.back.T)
+            z = snapped(u @ self.B.T) + asked.c
             whole, found = self._around(u, asked, r)
             k = whole @ self.B.T + asked.c
             missing = ~found
@@ -317,6 +325,7 @@ class GridBlock:
         if len(rest):
             ends = lower[rest], upper[rest]
             z[rest] = nearest_in_box(asked.p[rest], *ends, self.C[self.sums], right[rest], self.equal, self.w**2)
+        z = snapped(z)
         k = self.rounded(z, asked.c)
         open_ = np.flatnonzero(~self._holds(k, asked, r)) if not self.coarse else np.arange(len(k))
         if len(open_):
@@ -342,14 +351,15 @@ class GridBlock:
         lower = np.where(a < 0, np.ceil(ends - 1e-9), -np.inf).max(axis=2)
         goal = (asked.p - asked.c) @ self.P.T  # minimum of the quadratic form
         apart = trial - goal[:, None, others]
-        line = goal[:, None, last] - apart @ self.H[others, last] / self.H[last, last]
+        line = snapped(goal[:, None, last] - apart @ self.H[others, last] / self.H[last, last])
         chosen = np.minimum(np.maximum(np.floor(line + 0.5), lower), upper)
         good &= (lower <= upper) & np.isfinite(chosen)
         point = np.empty((n, len(shifts), f))
         point[:, :, others], point[:, :, last] = trial, chosen
-        gap = point - goal[:, None]
-        cost = np.where(good, ((gap @ self.H) * gap).sum(axis=2), np.inf)
-        best = cost.argmin(axis=1)
+        step, slope = point - u[:, None], snapped(2 * (u - goal) @ self.H)
+        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)  # than the real point costs
+        cost = np.where(good, more, np.inf)
+        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # of equal ones the first
         rows = np.arange(n)
         return np.where(good[rows, best][:, None], point[rows, best], np.rint(u)), good[rows, best]
 
@@ -381,7 +391,7 @@ class GridBlock:
             slack = r[left] - u[left] @ self.A.T
             broken = np.maximum(-slack, 0.0).sum(axis=1)
             after = np.maximum(AD - np.where(np.isfinite(slack), slack, 1e30)[:, None, :], 0.0).sum(axis=2)
-            change = 2 * (u[left] - goal[left]) @ HD.T + own
+            change = snapped(2 * (u[left] - goal[left]) @ HD.T + own)
             least = after.min(axis=1)
             nearer = np.where(after <= least[:, None], change, np.inf)  # rows that hold count more than any distance
             best = nearer.argmin(axis=1)
