@@ -19,6 +19,7 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.heads.box.program import Box
 from smle.heads.grid.program import GridProgram
 from smle.heads.grid.proposals import GridBlock
+from smle.heads.rules.checks import Check, row
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served
@@ -82,7 +83,7 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
         "tensors": {name: values.tolist() for name, values in tensors.items()},
         "where": [[place[region] for region in rule.regions] for rule in exact.rules],
         "place": place,
-        "check": _check(exact, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
+        "check": _check(exact, regions, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
         "tree": document["program"].get("tree"),
     }
     return head, size
@@ -166,23 +167,17 @@ def _plain_tree(tree: Any) -> Any:
     return [question, _plain_tree(tree[1]), _plain_tree(tree[2])]
 
 
-def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:
-    checked = checked_of(spec)
-    names = ("outputs", "sizes", "inputs", "thresholds")
-    outputs, sizes, inputs, thresholds = (arrays[f"check.{name}"] for name in names)
-
-    def terms(row: Any) -> list[list[float]]:
-        return [[int(k), float(row[k])] for k in np.flatnonzero(row)]
-
+def _check(spec: smle_check.Specification, regions: list[int], arrays: dict[str, Any]) -> dict[str, Any]:
+    checked, check = checked_of(spec), Check(spec, regions, arrays)
     return {
         "literals": [
             {
-                "y": terms(outputs[k]),
-                "sizes": terms(sizes[k]),
-                "x": terms(inputs[k]) if k < checked.moving else [],
-                "threshold": float(thresholds[k]),
+                "y": row(check.outputs, k),
+                "sizes": row(check.sizes, k),
+                "x": row(check.inputs, k) if k < checked.moving else [],
+                "threshold": float(check.thresholds[k]),
             }
-            for k in range(len(thresholds))
+            for k in range(len(check.thresholds))
         ],
         "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
         "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
