@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.errors import RuleError
-from smle.regions.decide import columns_of, is_integer
+from smle.regions.decide import is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 from smle.rules.phrases import number_json, number_text, value_text
 
@@ -96,8 +96,8 @@ class RulesComparison:
         if difference is None:
             return None
         inputs: dict[str, object] = {}
-        for item, columns in columns_of(self.spec):
-            for i in columns:
+        for item, place in self.spec.input_slices:
+            for i in range(place.start, place.stop):
                 gone = item.name in difference.missing
                 inputs[self.spec.columns[i]] = None if gone else number_json(difference.x[i])
         outputs = {name: number_json(value) for name, value in zip(self.spec.targets, difference.y, strict=True)}
@@ -121,13 +121,13 @@ class RulesComparison:
 
     def _inputs(self, difference: Difference) -> str:
         parts = []
-        for item, columns in columns_of(self.spec):
+        for item, place in self.spec.input_slices:
             if item.name in difference.missing:
                 value = "missing"
             elif isinstance(item, Categorical):
-                value = next(c for c, i in zip(item.categories, columns, strict=True) if difference.x[i] == 1)
+                value = next(c for c, v in zip(item.categories, difference.x[place], strict=True) if v == 1)
             else:
-                value = value_text(item, difference.x[columns[0]])
+                value = value_text(item, difference.x[place.start])
             parts.append(f"{item.name}={value}")
         return ", ".join(parts)
 
@@ -153,6 +153,8 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
             f"Expected two rules files with the same inputs and outputs. They differ: {listed}. "
             "The same number would mean different things in them. Compare files that state the same names and kinds."
         )
+    flags = {*old.flags, *new.flags}
+    old, new = old.with_flags(flags), new.with_flags(flags)
     allowed, gave_up = forbidden_by_first_only(old, new)
     forbidden, gave_up_too = forbidden_by_first_only(new, old)
     if allowed and forbidden:

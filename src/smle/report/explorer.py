@@ -112,7 +112,10 @@ def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, 
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
-    for item, place in spec.input_slices:
+    stand_ins = {
+        flag: [*zip(range(p.start, p.stop), map(float, i.stand_in), strict=True)] for i, p, flag in spec.flagged
+    }
+    for item, place in spec.column_slices:
         facts: dict[str, Any] = {"name": item.name, "columns": list(range(place.start, place.stop))}
         if isinstance(item, Categorical):
             shares = [medians.get(column, 0.0) for column in item.columns]
@@ -123,6 +126,8 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
             middle = float(round(middle)) if item.integer else float(f"{middle:.4g}")
             facts |= {"kind": "number", "low": low, "high": high, "integer": item.integer, "dates": item.dates}
             facts["start"] = min(max(middle, low), high)
+            if place.start in stand_ins:  # where an input is missing it has its stand-in
+                facts["sets"] = stand_ins[place.start]
         result.append(facts)
     return result
 

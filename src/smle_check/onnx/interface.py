@@ -33,7 +33,7 @@ def monitor_of(spec: Specification, gated: list[int]) -> Monitor:
 
 def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
     """Named inputs -> FEATURES (batch, d). Return the texts compared with the known ones (batch, categories)."""
-    parts, known = [], []
+    parts, known, flags = [], [], []
     for i, item in enumerate(inputs):
         base = f"inputs/{i}/"
         if not item.categories:
@@ -42,6 +42,7 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
                 fill = program.put(base + "fill", Constant("F32", (1, 1), item.fill))
                 missing = program.add("IsNaN", [item.name], base + "missing")
                 parts[-1] = program.add("Where", [missing, fill, item.name], base + "filled")
+                flags += [program.cast(missing)] if item.flagged else []
             continue
         k = len(item.categories)
         names = program.texts(base + "categories", item.categories, (1, k))
@@ -53,7 +54,10 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
         positions = program.integers(base + "positions", list(range(k)), (1, k))
         parts.append(program.cast(program.add("Equal", [best, positions], base + "hot")))
         known.append(equal)
-    program.add("Concat", parts, FEATURES, axis=1)
+        if item.flagged:
+            empty = program.texts("constants/empty", ("",), (1, 1))
+            flags.append(program.cast(program.add("Equal", [item.name, empty], base + "missing")))
+    program.add("Concat", [*parts, *flags], FEATURES, axis=1)
     return known
 
 

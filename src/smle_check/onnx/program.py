@@ -19,6 +19,8 @@ class Input(NamedTuple):
 
     `fill`: the float32 that stands in for NaN, or None. `default`: the category that stands in for unknown ones;
     `blank`: whether the empty text counts as that category. `whole`: whether `in_domain` asks for a whole number.
+    `flagged`: whether there is a column that is 1 where it is missing (NaN, the empty text), and else 0; these columns
+    come behind those of all inputs.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Input(NamedTuple):
     default: int = 0
     blank: bool = False
     whole: bool = False
+    flagged: bool = False
 
     @property
     def width(self) -> int:

@@ -22,6 +22,7 @@ function digits(value) {
 
 // A value of an input; dates are days from 1970-01-01.
 function valueText(input, value) {
+  if (input.sets) return value === 1 ? "missing" : value === 0 ? "known" : "";
   return input.dates ? new Date(Math.round(value) * 86400000).toISOString().slice(0, 10) : digits(value);
 }
 
@@ -150,6 +151,9 @@ class Explorer {
       if (input.kind === "category") x[input.columns[values[i]]] = 1;
       else x[input.columns[0]] = input.integer ? Math.round(values[i]) : values[i];
     });
+    for (const input of this.data.inputs) {
+      if (input.sets && x[input.columns[0]] === 1) for (const [column, value] of input.sets) x[column] = value;
+    }
     return x;
   }
 
