@@ -370,7 +370,8 @@ def _compiled(
         for suffix, own_when, own_then in parts:
             yield replace(compile_rule(str(item.name) + suffix, own_when, own_then, names), about=item.about)
     except RuleError as error:
-        with located(item.when if str(error).startswith(f"Rule '{item.name}', when: ") else item.then):
+        stated = item.when if str(error).startswith(f"Rule '{item.name}', when: ") else item.then
+        with located(item.name), located(stated):
             raise
 
 
