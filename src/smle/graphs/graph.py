@@ -54,7 +54,7 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds `in_domain`, `active_rules`, and of a grid `steps`."""
+    """Return names, kinds and stand-ins; `monitor` adds what reports: `in_domain` and others."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)

@@ -192,6 +192,17 @@ class Reader:
         Raises:
             DataError: As `read`, or if it has other columns, or categories are not one 1 among zeros.
         """
+        rows = self.examine_encoded(array)
+        if rows.faults:
+            raise DataError(rows.faults[0].message)
+        return rows.encoded.reshape(rows.table.shape)
+
+    def examine_encoded(self, array: Any) -> ReadTable:
+        """Return the rows of such an array, one after the other, with what is wrong with them.
+
+        Raises:
+            DataError: If it has other columns.
+        """
         width = len(self.spec.columns)
         try:
             values = raw_values(array)
@@ -204,10 +215,8 @@ class Reader:
             )
         rows, flat = ReadTable(values), values.reshape(-1, width)
         self._put_together(rows, [reader.read_encoded(flat[:, reader.place]) for reader in self._readers])
-        faults = [*rows.faults, *self._take_flags(rows, flat)]
-        if faults:
-            raise DataError(faults[0].message)
-        return rows.encoded.reshape(values.shape)
+        rows.faults = (*rows.faults, *self._take_flags(rows, flat))
+        return rows
 
     def _take_flags(self, rows: ReadTable, given: Array) -> Iterator[Fault]:
         """Take over the columns that say what is missing; where they say so the stand-in must be there."""

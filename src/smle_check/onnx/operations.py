@@ -76,7 +76,7 @@ class Printer:
         self.values[op.out] = Value(self.widened(), self.across)
 
     def on_steps(self) -> str | None:
-        """Return which rows have inputs on their steps (batch,); None: the head knows none."""
+        """Return which inputs are on their steps (d, batch); None: the head knows none."""
         return None
 
     def widened(self) -> str:

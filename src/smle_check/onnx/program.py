@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Named inputs and outputs, and whether `in_domain` and `active_rules` are among the latter, and `steps`."""
+    """Named inputs and outputs; whether there are `in_domain`, `outside_input` and `active_rules`; whether `steps`."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -168,6 +168,7 @@ def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple
         result["steps"] = INT64, (None, len(interface.outputs))
     if interface.monitored:
         result["in_domain"] = BOOL, (None,)
+        result["outside_input"] = INT64, (None,)
         if rules:
             result["active_rules"] = BOOL, (None, rules)
     return result
