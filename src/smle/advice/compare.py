@@ -7,12 +7,13 @@ stand-in is stated, which is then what the rules see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from smle.advice.compare_search import Difference, forbidden_by_first_only
+from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
 from smle.regions.decide import is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
@@ -73,6 +74,7 @@ class RulesComparison:
     * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
     * `changes`: inputs that are read differently. The verdict takes them into account.
     * `said`: what is said about rules, or about all of them, differently. It has no part in the verdict.
+    * `entries`: numbers of tables that differ, by their names.
     """
 
     verdict: str
@@ -81,6 +83,7 @@ class RulesComparison:
     changes: tuple[RuleChange, ...]
     spec: Specification
     said: tuple[Said, ...] = ()
+    entries: tuple[EntryChange, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return plain data; exact numbers are given as text, missing values are null."""
@@ -90,6 +93,7 @@ class RulesComparison:
             "newly_allowed": self._json(self.newly_allowed),
             "changes": [change.to_json() for change in self.changes],
             "about": [said._asdict() for said in self.said],
+            "entries": [entry.to_json() for entry in self.entries],
         }
 
     def _json(self, difference: Difference | None) -> dict[str, object] | None:
@@ -116,6 +120,7 @@ class RulesComparison:
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
             if item is not None:
                 lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
+        lines += [f"  {line}" for line in entries_text(self.entries)]
         lines += [f"  said otherwise: {said.text}" for said in self.said]
         return "\n".join(lines)
 
@@ -145,13 +150,14 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
         RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick:
             equal numbers would not mean the same.
     """
-    obstacles = _obstacles(old, new)
+    obstacles, entries = _obstacles(old, new), table_changes(old, new)
     if obstacles:
         rest = len(obstacles) - _SHOWN
         listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
         raise RuleError(
             f"Expected two rules files with the same inputs and outputs. They differ: {listed}. "
             "The same number would mean different things in them. Compare files that state the same names and kinds."
+            + _in_tables(entries)
         )
     flags = {*old.flags, *new.flags}
     old, new = old.with_flags(flags), new.with_flags(flags)
@@ -165,7 +171,12 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
         verdict = "stricter"
     else:
         verdict = "weaker" if allowed else "equal"
-    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
+    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)), entries)
+
+
+def _in_tables(entries: Sequence[EntryChange]) -> str:
+    head, *lines = entries_text(entries) or [""]
+    return f" Differences {head}: {'; '.join(map(str.strip, lines))}." if lines else ""
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:
