@@ -51,7 +51,7 @@ def write_network(
             They become inputs of the graph beside those of the rules, also one that is called `features`.
         certificate: That of a BoxNetwork, if there is one already; otherwise it is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
-        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
+        monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.

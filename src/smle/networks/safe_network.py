@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
+from smle.errors import DataError
 from smle.heads.table import certify_head
 from smle.networks.backbones import Answers
 from smle.networks.certified_head import CertifiedHead
@@ -24,7 +26,16 @@ from smle.networks.onnx import write_network
 from smle.networks.quick import Quick, quickly
 from smle.networks.units import DataScale
 from smle.rules import Specification
-from smle.tables import apply_domain_policy, encode_columns, encode_numbers
+from smle.tables import (
+    Reader,
+    SetAside,
+    apply_domain_policy,
+    as_table,
+    column_names,
+    encode_columns,
+    encode_numbers,
+    require_bad_rows,
+)
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -217,7 +228,9 @@ class SafeNetwork(nn.Module):
             else (self.backbone)
         )
 
-    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
+    def predict(
+        self, X: Any, *inputs: Any, out_of_domain: str = "raise", bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float32]:
         """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m).
 
         Args:
@@ -225,8 +238,14 @@ class SafeNetwork(nn.Module):
             inputs: Further arguments of the backbone.
             out_of_domain: "raise", or "clip" or "warn": rows outside the domain are answered, and the rules hold at the
                 input that is clamped to it.
+            bad_rows: "raise", or "set aside": rows that cannot be read get NaN, and a warning has the reasons; the
+                others are answered as if they came alone. `without_bad_rows` returns the reasons.
         """
-        return predicted(self, self.spec, X, inputs, out_of_domain)
+        return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows)
+
+    def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
+        """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others."""
+        return readable(self.spec, X)
 
     # --- files
 
@@ -256,7 +275,7 @@ class SafeNetwork(nn.Module):
         Args:
             path: The file to write.
             example: Arguments of the backbone for two rows or more, where it reads something else than the features.
-            monitor: Add the outputs `in_domain` and `active_rules`.
+            monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`.
         """
         with evaluating(self):
             write_network(self, path, example=example, monitor=monitor)
@@ -312,10 +331,35 @@ def _encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     return encode_numbers(spec, y)
 
 
+def readable(spec: Specification, X: Any) -> tuple[Any, SetAside]:
+    """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others.
+
+    Raises:
+        DataError: If columns are missing, or an array has another shape.
+    """
+    table, reader = as_table(X), Reader(spec)
+    if column_names(table) is None:
+        rows = reader.examine_encoded(table)
+        if rows.table.ndim != 2:
+            raise DataError(f"Expected a table or an array (rows, columns). Got an array of shape {rows.table.shape}.")
+    else:
+        rows = reader.examine(table)
+    aside = SetAside.of(rows, rows.faults)
+    return (aside.others(rows) if len(aside) else X), aside
+
+
 def predicted(
-    network: nn.Module, spec: Specification, X: Any, inputs: tuple[Any, ...], out_of_domain: str
+    network: nn.Module, spec: Specification, X: Any, inputs: tuple[Any, ...], out_of_domain: str, bad_rows: str
 ) -> npt.NDArray[np.float32]:
     """Return what a network answers to a table or an array, in eval mode."""
+    if bad_rows != "raise":
+        require_bad_rows(bad_rows)
+        good, aside = readable(spec, X)
+        if len(aside):
+            warnings.warn(aside.text("without_bad_rows"), stacklevel=3)
+        kept = tuple(part[aside.kept] for part in inputs)
+        answers: npt.NDArray[np.float32] = aside.aligned(predicted(network, spec, good, kept, out_of_domain, "raise"))
+        return answers
     encoded = encoded_features(spec, X)
     apply_domain_policy(spec, encoded.reshape(-1, encoded.shape[-1]), out_of_domain)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))

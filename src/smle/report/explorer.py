@@ -187,7 +187,10 @@ def _check(spec: smle_check.Specification, regions: list[int], arrays: dict[str,
 
 def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
-    for item, place in spec.input_slices:
+    stand_ins = {
+        flag: [*zip(range(p.start, p.stop), map(float, i.stand_in), strict=True)] for i, p, flag in spec.flagged
+    }
+    for item, place in spec.column_slices:
         facts: dict[str, Any] = {"name": item.name, "columns": list(range(place.start, place.stop))}
         if isinstance(item, Categorical):
             shares = [medians.get(column, 0.0) for column in item.columns]
@@ -199,6 +202,8 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
             facts |= {"kind": "number", "low": low, "high": high, "integer": item.integer, "dates": item.dates}
             facts["step"] = None if item.step is None else float(item.step)
             facts["start"] = min(max(middle, low), high)
+            if place.start in stand_ins:  # where an input is missing it has its stand-in
+                facts["sets"] = stand_ins[place.start]
         result.append(facts)
     return result
 

@@ -29,6 +29,7 @@ function answerText(output, value) {
 
 // A value of an input; dates are days from 1970-01-01.
 function valueText(input, value) {
+  if (input.sets) return value === 1 ? "missing" : value === 0 ? "known" : "";
   return input.dates ? new Date(Math.round(value) * 86400000).toISOString().slice(0, 10) : digits(value);
 }
 
@@ -166,6 +167,9 @@ class Explorer {
       if (input.kind === "category") x[input.columns[values[i]]] = 1;
       else x[input.columns[0]] = this.stepOf(input) ? this.settled(input, values[i]) : values[i];
     });
+    for (const input of this.data.inputs) {
+      if (input.sets && x[input.columns[0]] === 1) for (const [column, value] of input.sets) x[column] = value;
+    }
     return x;
   }
 
