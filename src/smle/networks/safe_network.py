@@ -292,17 +292,24 @@ class SafeNetwork(nn.Module):
         return save_network(self, folder, overwrite=overwrite)
 
     def to_onnx(
-        self, path: str | PathLike[str], *, example: Tensor | tuple[Tensor, ...] | None = None, monitor: bool = True
+        self, path: str | PathLike[str], *, example: Any = None, dynamic_shapes: Any = None, monitor: bool = True
     ) -> None:
         """Write network and head as one ONNX file, with `<path>.certificate.json` beside it.
 
         Args:
             path: The file to write.
-            example: Arguments of the backbone for two rows or more, where it reads something else than the features.
+            example: Arguments of the backbone for two rows or more, where it reads something else than the features: a
+                tensor, a tuple of arguments, or a dict of arguments by name.
+            dynamic_shapes: Which of their axes are free, {axis: name} for each in the form of `example`. None: all that
+                the backbone does not fix; then rows are answered one by one, and what mixes them is refused.
             monitor: Add the outputs `in_domain` and `active_rules`.
+
+        Raises:
+            ModelFormatError: If torch.onnx cannot export the backbone, or what it exports answers otherwise at other
+                sizes than those of the example.
         """
         with evaluating(self):
-            write_network(self, path, example=example, monitor=monitor)
+            write_network(self, path, example=example, dynamic_shapes=dynamic_shapes, monitor=monitor)
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
         self.is_fresh = False
