@@ -34,7 +34,7 @@ class Call(nn.Module):
         self._places = [i for i, (_, value) in enumerate(found) if isinstance(value, Tensor)]
         self._constants = [None if isinstance(value, Tensor) else value for _, value in found]
         self._paths = [found[i][0] for i in self._places]
-        self.tensors: tuple[Tensor, ...] = tuple(found[i][1] for i in self._places)
+        self.tensors: tuple[Tensor, ...] = tuple(found[i][1].detach().contiguous() for i in self._places)
         self.names = [_name(path, names) for path in self._paths]
 
     @classmethod
