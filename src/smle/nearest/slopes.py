@@ -35,8 +35,10 @@ class Faces:
     weight: Array
 
     def _multipliers(self, over: Array) -> Array:
-        N = self.block.N
-        return tight_multipliers(N @ N.T + _RIDGE * np.eye(len(N)), over, self.on)
+        gram = self.block.N @ self.block.N.T
+        ridged = gram + _RIDGE * np.eye(len(gram))
+        u = tight_multipliers(ridged, over, self.on)
+        return u + tight_multipliers(ridged, over - u @ gram, self.on)  # what the ridge took away
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
         """Add what outputs weighted by v (n, m) pull at inputs (n, d) and at answers (n, m)."""

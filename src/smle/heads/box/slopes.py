@@ -1,4 +1,4 @@
-"""Derivatives of the paper's head: units inside of their bounds pass them on, others move with the bound they are at."""
+"""Derivatives of the paper's head: units inside of their bounds pass them on, others move with their bound."""
 
 from __future__ import annotations
 
