@@ -315,7 +315,7 @@ class SingleRows:
         """Return which rows keep points z where they are (n, J): one for each output that is at a limit."""
         found = np.zeros(imposed.shape, dtype=bool)
         for side, rows, columns, starts in self._ends:
-            for column, own in zip(columns, np.split(rows, starts[1:]), strict=True):
+            for column, own in zip(columns, np.split(rows, starts[1:]), strict=False):  # which splits nothing once
                 at = imposed[:, own] & (b[..., own] * side == z[:, [column]])
                 at[found[:, self._column == column].any(axis=1)] = False
                 found[at.any(axis=1), own[at.argmax(axis=1)[at.any(axis=1)]]] = True
