@@ -15,7 +15,7 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from smle.networks.derivatives import is_differentiated, library, pull, push, register
 from smle.networks.features import read_features
-from smle.networks.served_heads import find_head
+from smle.networks.served_heads import find_head, refuse_unaided_export
 
 __all__ = ["operator", "serve"]
 
@@ -37,6 +37,7 @@ def _run(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str) 
 
 
 def _shape(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str) -> Tensor:
+    refuse_unaided_export()
     head = find_head(key)
     head.require_shapes(features, answers)
     return answers.new_empty((*answers.shape[:-1], head.outputs), dtype=torch.float32)

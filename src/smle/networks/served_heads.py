@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -12,21 +14,32 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+from torch.onnx import is_in_onnx_export
 
 import smle_check
 from smle.certificates.document import Certificate
-from smle.errors import CertificateError, DataError
+from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.heads.contract import AsksOnce
 from smle.heads.slopes import changed_bits
 from smle.monitor.corrections import WIDE
 from smle_check.reading import BACKBONE
 
-__all__ = ["ServedHead", "box_digest", "find_head", "head_digest", "looked_up"]
+__all__ = [
+    "ServedHead",
+    "box_digest",
+    "exported_heads",
+    "find_head",
+    "head_digest",
+    "looked_up",
+    "refuse_unaided_export",
+]
 
 Array = npt.NDArray[Any]
 Counts = dict[str, int] | None
 _serials = itertools.count()
 _alive: WeakValueDictionary[str, ServedHead] = WeakValueDictionary()
+exported_heads: ContextVar[dict[str, Any] | None] = ContextVar("exported_heads", default=None)
+"""Functions of the ONNX file that `smle.export.write_module` is writing, by name."""
 
 
 class ServedHead:
@@ -41,6 +54,7 @@ class ServedHead:
         digest: Names it by its content.
         key: What an operator is given to ask for it.
         live: Asks for whatever this object serves at that time, in this process alone.
+        certified: Returns the proof; None: there is none.
         counts: `rows` so far, those `moved` and those `replaced`; None: nobody counts.
     """
 
@@ -53,9 +67,10 @@ class ServedHead:
         is_large: bool,
         counts: Counts = None,
         groups: Sequence[Sequence[int]] = (),
+        certified: Callable[[], Certificate | None] = lambda: None,
     ) -> None:
         self.columns, self.width, self.outputs = widths  # of features, answers and what is served
-        self.is_large, self.counts = is_large, counts
+        self.is_large, self.counts, self.certified = is_large, counts, certified
         self.groups = [np.array(group, dtype=np.intp) for group in groups]  # by which numbers are looked up
         self._serial = str(next(_serials))
         # No digest tells whether a file of another process speaks of this object: its name is one that nobody else has.
@@ -153,3 +168,13 @@ def find_head(key: str) -> ServedHead:
             "load its folder first (smle.load(folder, backbone=module))."
         )
     return found
+
+
+def refuse_unaided_export() -> None:
+    """Raise ModelFormatError where torch.onnx exports by itself: it knows no nodes for a head."""
+    if "torch.onnx._internal.exporter" in sys.modules and is_in_onnx_export() and exported_heads.get() is None:
+        raise ModelFormatError(
+            "torch.onnx.export does not know the nodes of a certified head. Write a network alone, with its "
+            "certificate, by network.to_onnx(path); a module that contains networks by "
+            "smle.export.write_module(module, path, example)."
+        )

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -267,7 +268,15 @@ class BoxNetwork(Float32Only):
         literals = [q for rule in self.spec.rules for c in rule.requirement.clauses for q in c.literals]
         read = {k for literal in literals for k, _ in literal.inputs}
         groups = [group for group in self.spec.one_hot if not read.isdisjoint(group)]
-        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large, groups=groups)
+        network = ref(self)  # which holds the head
+        self._head = ServedHead(
+            program,
+            digest,
+            widths=widths,
+            is_large=self._is_large,
+            groups=groups,
+            certified=lambda: own.certified() if (own := network()) is not None else None,
+        )
 
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
