@@ -52,7 +52,12 @@ def is_differentiated(tensor: Tensor) -> bool:
     """Return whether derivatives by a tensor are asked for, backward or forward."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
-    return not _is_compiling() and unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+    if _is_compiling():
+        return False
+    try:
+        return unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
+    except RuntimeError:  # inside of `vmap`, which does not tell
+        return True
 
 
 def pull(features: Tensor, answers: Tensor, served: Tensor, gradient: Tensor, key: str) -> tuple[Tensor, Tensor]:
