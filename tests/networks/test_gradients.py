@@ -74,7 +74,7 @@ def test_random_rules(start: int) -> None:
 
 @pytest.mark.audit
 def test_three_hundred_random_rule_sets() -> None:
-    found = compared(range(1000, 1310))
+    found = compared(range(310))
     print(found)
     assert found.rows > 6000
     assert found.agree == found.rows

@@ -1,6 +1,6 @@
 """What two processes of Lightning do: train a safe network together, then through its head, and judge its answers.
 
-Argument: file for the result.
+Argument: folder for the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Braking(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
-def main(result: Path) -> None:
+def main(folder: Path) -> None:
     X, y = make_rows(BRAKING, 128)
     found = {}
     for through in (False, True):
@@ -53,8 +53,7 @@ def main(result: Path) -> None:
             served = network(X)
         assert Judge(BRAKING).violations(X.numpy(), served.numpy()) == []
         found[str(through)] = torch.cat([p.detach().reshape(-1) for p in network.parameters()]).tolist()
-        if trainer.is_global_zero:
-            result.write_text(json.dumps(found))
+        (folder / f"{trainer.global_rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
