@@ -169,7 +169,7 @@ class SafeNetwork(nn.Module):
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
         answers = None if inputs or named else quickly(self._quick, parts["backbone"], numbers)
         if answers is None:
-            features = features.detach().clone()  # rules are about what was passed: a module may work in place on it
+            features = features.clone()  # rules are about what was passed: a module may work in place on it
             answers = self._called(numbers, inputs, named)
         answers, flat = self._columns(features, answers)
         features = features if features.ndim == answers.ndim else spread(features, answers)
