@@ -165,7 +165,8 @@ def subjects() -> dict[str, Callable[[], Subject]]:
     }
     texts = {
         "ramps": RAMPS, "ranges": RANGES, "touching": TOUCHING, "ten mixed limits": _ten(), "many limits": _many(),
-        "tables": TABLES, "sums with tables": LOOKED_UP, "oblique": OBLIQUE, "labels": LABELS, "choice": ADVICE, "mixed": MIXED, "around zero": AROUND_ZERO,
+        "tables": TABLES, "sums with tables": LOOKED_UP,
+        "oblique": OBLIQUE, "labels": LABELS, "choice": ADVICE, "mixed": MIXED, "around zero": AROUND_ZERO,
     }  # fmt: skip
     made |= {name: partial(stated, name, text) for name, text in texts.items()}
     return made | {f"random {seed}": partial(_random, seed) for seed in (3, 5, 8, 13, 21, 34)}

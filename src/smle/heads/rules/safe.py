@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float64]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
 _TABLE_DEPTH = 2  # of leaves in which each member of a group is looked at
-_MANY_LABELS = 10  # from which on a set of labels that obeys is taken as it is found
+_MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
 _CANDIDATES = 12  # for a split
 
 
