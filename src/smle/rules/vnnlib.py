@@ -194,7 +194,9 @@ def _formula(node: Node, names: Vocabulary) -> Formula:
         if isinstance(value, Num):
             bound = sign * (-value.value if value is not number else value.value)
             form: Linear = ((int(name[2:]), sign),)
-            return Literal(*(((), form) if name.startswith("X") else (form, ())), bound, len(operator) == 1)
+            nothing: Linear = ()
+            outputs, inputs = (form, nothing) if name.startswith("Y") else (nothing, form)
+            return Literal(outputs, inputs, bound, len(operator) == 1)
     return normal_form(node, names)
 
 
