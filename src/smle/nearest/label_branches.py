@@ -75,11 +75,10 @@ class Branches:
             return known, True
         row, label, keeps = (np.array(part, dtype=np.intp) for part in zip(*flat, strict=True))
         A = sparse.csr_matrix((np.where(keeps, -1.0, 1.0), (row, label)), (len(clauses), len(on)))
-        least = 1.0 - np.bincount(row, weights=keeps, minlength=len(clauses))
+        least = np.asarray(1.0 - np.bincount(row, weights=keeps, minlength=len(clauses)), dtype=np.float64)
         cost = np.array([float(price >> self._k) for price in prices])
-        ends = np.zeros(len(on)), np.ones(len(on))
-        sides = least, np.full(len(clauses), np.inf)
-        problem = MixedIntegerProgram(cost / max(cost.max(), 1.0), A, *sides, *ends, np.ones(len(on), dtype=bool))
+        zeros, ones, free = np.zeros(len(on)), np.ones(len(on)), np.full(len(clauses), np.inf)
+        problem = MixedIntegerProgram(cost / max(cost.max(), 1.0), A, least, free, zeros, ones, ones > 0)
         found = solve(problem, node_limit=_NODES)
         if found.x is None:
             return known, True
