@@ -72,6 +72,7 @@ class SafeNetwork(nn.Module):
     """
 
     backbone: nn.Module
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
