@@ -192,4 +192,4 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs with nothing required: the specification of a baseline."""
-    return replace(spec, rules=())
+    return replace(spec, rules=(), flags=())

@@ -13,6 +13,7 @@ from smle.errors import ModelFormatError, RuleError
 from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Choice, Label, Specification
+from smle_check.floats import BINARY32, nearest
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, Node
 from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
@@ -21,7 +22,7 @@ from smle_check.onnx.operations import Printer
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
 from smle_check.program import Op
 
-__all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
+__all__ = ["certified_program", "constant_tensor", "graph_model", "interface_of", "onnx_nodes", "plain_program"]
 
 IR_VERSION, LATER = 9, 10  # the latter from operator set 21 on
 
@@ -30,12 +31,14 @@ def inputs_of(spec: Specification) -> tuple[Input, ...]:
     """Return the named inputs of a specification, with what stands in for missing values."""
     result = []
     for item in spec.inputs:
+        flagged = item.name in spec.flag_columns
         if isinstance(item, Categorical):
             default = 0 if item.missing is None else item.categories.index(item.missing)
-            result.append(Input(item.name, item.categories, None, default, item.missing is not None))
+            result.append(Input(item.name, item.categories, None, default, item.missing is not None, flagged=flagged))
         else:
-            fill = None if item.missing is None else np.float32(float(item.missing)).astype("<f4").tobytes()
-            result.append(Input(item.name, fill=fill, whole=item.integer))
+            stand_in = None if item.missing is None else np.float32(float(nearest(item.missing, BINARY32)))
+            fill = None if stand_in is None else stand_in.astype("<f4").tobytes()
+            result.append(Input(item.name, fill=fill, whole=item.integer, flagged=flagged))
     return tuple(result)
 
 
@@ -51,7 +54,7 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds `in_domain`, `active_rules`, and of a grid `steps`."""
+    """Return names, kinds and stand-ins; `monitor` adds what reports: `in_domain` and others."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
@@ -113,11 +116,11 @@ def graph_model(
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
         for name, (kind, shape) in output_types(interface, len(rules)).items()
     ]
-    ours = _nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
+    ours = onnx_nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
     # The backbone comes where its input is made: a graph lists what is needed before what needs it.
     at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
     nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
-    constants = [_tensor(name, value) for name, value in program.constants.items()]
+    constants = [constant_tensor(name, value) for name, value in program.constants.items()]
     initializers = [*backbone.initializers, *(v for part in proposals for v in part.initializers), *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
@@ -130,7 +133,7 @@ def graph_model(
     return model
 
 
-def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
+def onnx_nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
     """Return nodes of ONNX; proposals come in front of the node that reads them."""
     helper = require("onnx", "ONNX export").helper
     result: list[Any] = []
@@ -139,7 +142,7 @@ def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[An
             result += proposals.get(name, ())
         graphs = {
             name: helper.make_graph(
-                _nodes(branch.nodes, proposals),
+                onnx_nodes(branch.nodes, proposals),
                 name,
                 [],
                 [helper.make_tensor_value_info(output, FLOAT, None) for output in branch.outputs],
@@ -150,7 +153,8 @@ def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[An
     return result
 
 
-def _tensor(name: str, constant: Constant) -> Any:
+def constant_tensor(name: str, constant: Constant) -> Any:
+    """Return a tensor of ONNX."""
     onnx = require("onnx", "ONNX export")
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))

@@ -56,7 +56,7 @@ def write_network(
             itself. Where free axes are named, rows may be the steps of one sequence, or the nodes of one graph.
         certificate: That of a BoxNetwork, if there is one already; otherwise it is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
-        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
+        monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.

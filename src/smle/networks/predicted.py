@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from smle.errors import DataError
 from smle.rules import Specification
-from smle.tables import apply_domain_policy, encode_columns, encode_numbers
+from smle.tables import (
+    Reader,
+    SetAside,
+    apply_domain_policy,
+    as_table,
+    column_names,
+    encode_columns,
+    encode_numbers,
+    require_bad_rows,
+)
 
-__all__ = ["encoded_features", "encoded_targets", "evaluating", "plain_tensor", "predicted"]
+__all__ = ["encoded_features", "encoded_targets", "evaluating", "plain_tensor", "predicted", "readable"]
 
 
 def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
@@ -43,16 +54,44 @@ def encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
     return encode_numbers(spec, y)
 
 
+def readable(spec: Specification, X: Any) -> tuple[Any, SetAside]:
+    """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others.
+
+    Raises:
+        DataError: If columns are missing, or an array has another shape.
+    """
+    table, reader = as_table(X), Reader(spec)
+    if column_names(table) is None:
+        rows = reader.examine_encoded(table)
+        if rows.table.ndim != 2:
+            raise DataError(f"Expected a table or an array (rows, columns). Got an array of shape {rows.table.shape}.")
+    else:
+        rows = reader.examine(table)
+    aside = SetAside.of(rows, rows.faults)
+    return (aside.others(rows) if len(aside) else X), aside
+
+
 def predicted(
     network: nn.Module,
     spec: Specification,
     X: Any,
     inputs: tuple[Any, ...],
     out_of_domain: str,
+    bad_rows: str = "raise",
     named: dict[str, Any] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return what a network answers to a table or an array, in eval mode."""
     named = named or {}
+    if bad_rows != "raise":
+        require_bad_rows(bad_rows)
+        if named:
+            raise ValueError("Expected no mask and no arguments by name with bad_rows='set aside': rows are left out.")
+        good, aside = readable(spec, X)
+        if len(aside):
+            warnings.warn(aside.text("without_bad_rows"), stacklevel=3)
+        kept = tuple(part[aside.kept] for part in inputs)
+        answers: npt.NDArray[np.float32] = aside.aligned(predicted(network, spec, good, kept, out_of_domain))
+        return answers
     encoded, rows = _features_at(spec, X, named.get("mask"))
     apply_domain_policy(spec, rows, out_of_domain)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))

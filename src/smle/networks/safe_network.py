@@ -21,11 +21,12 @@ from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import plain_numbers, require_rules
 from smle.networks.folders import save_network, weights_of
 from smle.networks.onnx import write_network
-from smle.networks.predicted import encoded_features, encoded_targets, evaluating, predicted
+from smle.networks.predicted import encoded_features, encoded_targets, evaluating, predicted, readable
 from smle.networks.quick import Quick, quickly
 from smle.networks.shapes import at_positions, kind_of, left_out, require_mask, spread
 from smle.networks.units import DataScale
 from smle.rules import Specification
+from smle.tables import SetAside
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class SafeNetwork(nn.Module):
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
         answers = None if inputs or named else quickly(self._quick, parts["backbone"], numbers)
         if answers is None:
-            features = features.detach().clone()  # rules are about what was passed: a module may work in place on it
+            features = features.clone()  # rules are about what was passed: a module may work in place on it
             answers = self._called(numbers, inputs, named)
         answers, flat = self._columns(features, answers)
         features = features if features.ndim == answers.ndim else spread(features, answers)
@@ -254,7 +255,14 @@ class SafeNetwork(nn.Module):
         )
 
     def predict(
-        self, X: Any, *inputs: Any, mask: Any = None, fill: float = math.nan, out_of_domain: str = "raise", **named: Any
+        self,
+        X: Any,
+        *inputs: Any,
+        mask: Any = None,
+        fill: float = math.nan,
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        **named: Any,
     ) -> npt.NDArray[np.float32]:
         """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m); or (...), (..., m).
 
@@ -265,12 +273,17 @@ class SafeNetwork(nn.Module):
             fill: What stands elsewhere.
             out_of_domain: "raise", or "clip" or "warn": rows outside the domain are answered, and the rules hold at the
                 input that is clamped to it.
+            bad_rows: "raise", or "set aside": rows that cannot be read get NaN, and a warning has the reasons; the
+                others are answered as if they came alone. `without_bad_rows` returns the reasons.
             named: Further arguments of the backbone, by name.
         """
-        if mask is None:
-            return predicted(self, self.spec, X, inputs, out_of_domain, named)
-        mask = torch.as_tensor(mask)
-        return predicted(self, self.spec, X, inputs, out_of_domain, {**named, "mask": mask, "fill": fill})
+        if mask is not None:
+            named = {**named, "mask": torch.as_tensor(mask), "fill": fill}
+        return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows, named)
+
+    def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
+        """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others."""
+        return readable(self.spec, X)
 
     # --- files
 
@@ -303,7 +316,7 @@ class SafeNetwork(nn.Module):
                 tensor, a tuple of arguments, or a dict of arguments by name.
             dynamic_shapes: Which of their axes are free, {axis: name} for each in the form of `example`. None: all that
                 the backbone does not fix; then rows are answered one by one, and what mixes them is refused.
-            monitor: Add the outputs `in_domain` and `active_rules`.
+            monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`.
 
         Raises:
             ModelFormatError: If torch.onnx cannot export the backbone, or what it exports answers otherwise at other
