@@ -1,4 +1,4 @@
-"""What type checkers find. `make lint` runs mypy on it, where an ignored error that is none fails; nothing calls it."""
+"""What type checkers find. `make types` runs mypy here, where an ignored error that is none fails; nobody calls it."""
 
 from __future__ import annotations
 
