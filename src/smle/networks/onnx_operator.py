@@ -113,5 +113,6 @@ def _call(features: Any, answers: Any, gradients: Any, key: str) -> Any:
             raise NotCertifiedError("Expected a head that is proved. Got one of a network without rules.")
         known[name] = onnx_ir.from_proto(head_function(certificate, name))
     node = onnx_ir.Node("smle", name, [features, answers], version=1)
-    evaluator.default().nodes.append(node)
+    recorder: Any = evaluator.default()
+    recorder.nodes.append(node)
     return node.outputs[0]
