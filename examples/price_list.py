@@ -31,6 +31,9 @@ rules:
   - name: online is not dearer
     when: channel == online
     then: price <= 2.4 * cost[article]
+  - name: careful where demand is unknown
+    when: demand is missing
+    then: price <= 1.8 * cost[article]
 """
 
 

@@ -10,72 +10,13 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import SafeRegressor, SMLERegressor, Specification
 from smle.errors import ModelFormatError
-from smle.monitor import Observation, Usage, column_edges, compare
-from smle.rules.membership import active
+from smle.monitor import Usage, compare
 from smle.tables import encode_inputs
+from studies.bench.drift_rows import LOANS, alarms, counted, loans
 from support.commands import run
 from support.safe_networks import AtTheEnd
 
 COLUMNS = ["distance", "speed", "friction"]
-
-
-LOANS = Specification.from_yaml(
-    """
-inputs:
-  income: [1, 10_000_000]
-  debt: [0, 10_000_000]
-  age: {range: [18, 100], integer: true}
-  score: {range: [0, 1000], missing: 500}
-  region: {categories: [north, south, east, west, abroad, unknown]}
-  products: {range: [0, 9], integer: true}
-outputs: [limit]
-rules:
-  - {name: affordable, then: limit / income <= 0.5}
-  - {name: indebted, when: debt / income >= 0.4, then: limit <= 5000}
-  - {name: young, when: age < 21, then: limit <= 2000}
-  - {name: abroad, when: region == abroad, then: limit <= 10_000}
-  - {name: weak score, when: score < 400, then: limit <= 3000}
-"""
-)
-
-
-def loans(random, rows=3000, *, income=1.0, abroad=0.05):
-    """A table of loans; incomes and the share of one category can be changed."""
-    earned = random.lognormal(10.5, 0.5, rows)
-    shares = [0.395 - abroad, 0.25, 0.2, 0.15, abroad, 0.005]
-    table = pd.DataFrame(
-        {
-            "income": earned * income,
-            "debt": earned * random.gamma(1.2, 0.15, rows),
-            "age": np.clip(random.normal(42, 14, rows), 18, 95).astype(int),
-            "score": np.clip(random.normal(600, 120, rows), 0, 1000),
-            "region": random.choice(LOANS.inputs[4].categories, rows, p=shares),
-            "products": random.poisson(1.5, rows).clip(0, 9),
-        }
-    )
-    return table.mask(
-        pd.DataFrame({"score": random.random(rows) < 0.08}).reindex(columns=table.columns, fill_value=False)
-    )
-
-
-def counted(table, edges=None):
-    """The counts of a table, which no model is needed for."""
-    encoded = encode_inputs(LOANS, table)
-    on = np.stack([active(rule, encoded) for rule in LOANS.rules], axis=1)
-    seen = Observation(on, np.ones(encoded.shape, dtype=bool))
-    missing = {"score": int(table["score"].isna().sum())}
-    return Usage.count(LOANS, encoded, seen, column_edges(LOANS, encoded) if edges is None else edges, missing=missing)
-
-
-def alarms(pages, rate, *, seed=0, **changed):
-    """What is called changed on each page: a training table and a later one, both drawn anew."""
-    random = np.random.default_rng(seed)
-    found = []
-    for _ in range(pages):
-        training = counted(loans(random))
-        now = counted(loans(random, **changed), training.edges)
-        found.append([c.name for c in compare(training, now, LOANS, tolerance=0, false_alarms=rate).moved])
-    return found
 
 
 def test_false_alarms_are_as_rare_as_the_page_says():

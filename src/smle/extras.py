@@ -19,7 +19,7 @@ _EXTRAS = {
     "torch": "torch",
 }
 
-_OTHERS = ("lightgbm", "mlflow", "ray", "xgboost")  # users who want them have them
+_OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users who want them have them
 
 
 def require(module: str, what: str) -> Any:

@@ -92,6 +92,11 @@ def require_distinct(names: Iterable[str], what: str) -> None:
         raise Rejected(f"specification: {what}s that look the same: '{visible(same[0])}' and '{visible(same[1])}'")
 
 
+def flag_of(name: str) -> str:
+    """Return the name of the column that is 1 where an input is missing, and else 0."""
+    return f"{name} is missing"
+
+
 def term(name: str) -> str:
     """Print a name inside a sentence: in backticks, unless it is one word that means nothing else there."""
     shown = visible(name)

@@ -1,14 +1,14 @@
 """What the checkers print. Nothing here is part of a proof."""
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from smle_check.claims import Obligation
 from smle_check.digits import decimal, margin_text
 from smle_check.heads.table import HEADS
-from smle_check.names import escaped, is_plain, term, visible
+from smle_check.names import escaped, flag_of, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 
@@ -84,7 +84,7 @@ def outputs_text(spec: Specification) -> list[str]:
 
 
 def assumptions_text(
-    whole: list[str] | None, stand_ins: list[tuple[str, str]] | None, head: str = "rules"
+    whole: list[str] | None, stand_ins: list[tuple[str, str]] | None, head: str = "rules", flags: Sequence[str] = ()
 ) -> list[str]:
     """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
     lines = list(statement_of(head)["assumptions"])
@@ -98,6 +98,8 @@ def assumptions_text(
             f"A missing value of {term(name)} is read as {visible(value)} by the rules. The proof does not use it: the "
             "rules hold for that value."
         )
+    for name in flags:
+        lines.append(f"{term(flag_of(name))} is 1 where {term(name)} is missing and has its stand-in, and else 0.")
     facts = [("which inputs are whole numbers", whole), ("what stands in for missing values", stand_ins)]
     unknown = [words for words, known in facts if known is None]
     if unknown:

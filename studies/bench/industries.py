@@ -42,7 +42,7 @@ from studies.bench.estimators import attacked
 from studies.bench.harness import BenchResult, Table
 from studies.bench.sampling import Judge
 
-__all__ = ["run"]
+__all__ = ["BOOSTING", "EXAMPLES", "NETWORK", "SIMULATIONS", "Rows", "example", "rows_of", "run", "safe_models"]
 
 Array = npt.NDArray[Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,13 +72,13 @@ def run(quick: bool = False) -> BenchResult:
 
 def _industry(name: str, quick: bool, passed: dict[str, bool]) -> Table:
     spec = Specification.from_file(EXAMPLES / f"{name}.yaml")
-    simulate = getattr(_example(name), SIMULATIONS[name])
+    simulate = getattr(example(name), SIMULATIONS[name])
     count, seeds, points = (600, 1, 300) if quick else (4000, 3, 5_000)
     found: dict[str, list[tuple[float, float, float]]] = {}
     gaps: dict[str, list[float]] = {NETWORK: [], BOOSTING: []}
     broken, tried, people, best = 0, 0, [], []
     for seed in range(seeds):
-        rows = _rows(spec, simulate(count, seed=seed))
+        rows = rows_of(spec, simulate(count, seed=seed))
         known, new = rows.cut(0, count * 3 // 4), rows.cut(count * 3 // 4, count)
         people.append(violation_rate(spec, new.X, new.y))
         plain = _plain_models(spec, known.X, quick, seed)
@@ -90,7 +90,7 @@ def _industry(name: str, quick: bool, passed: dict[str, bool]) -> Table:
             allowed = _nearest(spec, answers[0], known, new)
             found.setdefault(f"{kind}, post-processed", []).append(_measured(spec, allowed, new, answers[1]))
         target = found[f"{chosen}, post-processed"][-1][0]
-        for kind, model in _safe_models(spec, known.X, quick, seed).items():
+        for kind, model in safe_models(spec, known.X, quick, seed).items():
             answers = _fitted_answers(model, known, new)
             result = _measured(spec, answers[0], new, answers[1])
             found.setdefault(f"{kind}, safe", []).append(result)
@@ -123,7 +123,8 @@ def _mean(results: list[tuple[float, float, float]], i: int) -> float:
     return statistics.mean(result[i] for result in results)
 
 
-def _example(name: str) -> Any:
+def example(name: str) -> Any:
+    """Return the module of an example."""
     found = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
     if found is None or found.loader is None:
         raise FileNotFoundError(f"Expected examples/{name}.py. Run this in a clone of the repository.")
@@ -132,7 +133,8 @@ def _example(name: str) -> Any:
     return module
 
 
-def _rows(spec: Specification, table: pd.DataFrame) -> Rows:
+def rows_of(spec: Specification, table: pd.DataFrame) -> Rows:
+    """Return a table as what models read, and what they should answer."""
     names = [item.name for item in spec.outputs]
     return Rows(table.drop(columns=names), table[names])
 
@@ -167,7 +169,8 @@ def _plain_models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) 
     return {NETWORK: _network(without_rules(spec), quick, seed), **_estimators(spec, X, quick, seed)}
 
 
-def _safe_models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
+def safe_models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
+    """Return a network and gradient boosting under the rules, not fitted yet."""
     inside = _estimators(spec, X, quick, seed)[BOOSTING]
     kind = SafeRegressor if spec.output_kind == "numbers" else SafeClassifier
     return {NETWORK: _network(spec, quick, seed), BOOSTING: kind(spec, estimator=inside)}

@@ -35,6 +35,11 @@ def test_the_second_week(tmp_path, monkeypatch):
     said = typed(SECOND, tmp_path, instead=("2000", "60"))
     assert len(said) >= 10
     assert "The new rules are stricter" in said["smle rules diff rules.yaml next.yaml"]
+    assert re.search(
+        r"in tables: 60 changed.*cap\[a0000\]: .* -> .*and 50 more",
+        said["smle rules diff rules.yaml next.yaml"],
+        re.DOTALL,
+    )
     assert "Holds: every rule is proved" in said["smle verify next-model"]
     assert "Holds: every rule is proved" in said["smle verify prices.onnx"]
     assert "Changed: demand" in said["smle monitor model this-week.csv --bad-rows set-aside"]
@@ -46,6 +51,10 @@ def test_the_second_week(tmp_path, monkeypatch):
     rows = pd.read_csv("this-week.csv").iloc[answers["row"] - 1]
     assert len(answers) == 57
     assert (answers["price"].to_numpy() <= caps[rows["article"]].to_numpy()).all()
+    costs = pd.read_csv("prices.csv").set_index("article")["cost"][rows["article"]].to_numpy()
+    careful = rows["demand"].isna().to_numpy()
+    assert 0 < careful.sum() < len(rows)
+    assert (answers["price"].to_numpy() <= 1.8 * costs)[careful].all()
 
 
 @pytest.mark.parametrize("image", re.findall(r"\]\((images/\S+)\)", PAGE.read_text(encoding="utf-8")))

@@ -50,7 +50,7 @@ def test_a_model_folder_becomes_two_files(braking_folder, braking_model, braking
     running = session(place.read_bytes())
     assert [i.name for i in running.get_inputs()] == ["distance", "speed", "friction"]
     assert [(o.name, o.shape) for o in running.get_outputs()] == [
-        ("brake", ["N", 1]), ("in_domain", ["N"]), ("active_rules", ["N", 4]),
+        ("brake", ["N", 1]), ("in_domain", ["N"]), ("outside_input", ["N"]), ("active_rules", ["N", 4]),
     ]  # fmt: skip
     X = next(iter(hard_points(braking_spec, np.random.default_rng(0), 500, dtype=np.float32)))
     predicted, information = braking_model.predict(X, return_info=True)
@@ -94,6 +94,11 @@ def test_categories_labels_choices_and_missing_values():
 
     answers = ask()
     assert answers["in_domain"].tolist() == [True, True, True, True, False]
+    place = [item.name for item in spec.inputs].index("road")
+    assert answers["outside_input"].tolist() == [-1, -1, -1, -1, place]
+    late = ask(speed=np.full((rows, 1), 1e6, "f4"), tyre=np.array([["summer"]] * 4 + [["none"]], dtype=object))
+    others = {name: [item.name for item in spec.inputs].index(name) for name in ("speed", "tyre")}
+    assert late["outside_input"].tolist() == [*[others["speed"]] * 4, max(place, others["tyre"])]
     for row in (3, 4):  # the empty text is missing, an unknown text is unknown: both are served as the stand-in
         assert answers["brake"][row] == answers["brake"][1]
     assert np.array_equal(ask(speed=np.full((rows, 1), np.nan, "f4"))["brake"], answers["brake"])
@@ -119,8 +124,9 @@ def test_in_domain_asks_for_whole_numbers_where_the_rules_do():
     running = session(untrained(WHOLE).onnx)
     seats = np.array([[-3.0], [-2.5], [-0.0], [4.5], [5.0], [9.0], [9.5], [np.nan], [np.inf]], "f4")
     feeds = {"seats": seats, "speed": np.full_like(seats, 3.5), "road": np.array([["wet"]] * len(seats), dtype=object)}
-    (inside,) = running.run(["in_domain"], feeds)
+    inside, which = running.run(["in_domain", "outside_input"], feeds)
     assert inside.tolist() == [True, False, True, False, True, True, False, False, False]
+    assert which.tolist() == [-1 if fits else 1 for fits in inside]
 
 
 @pytest.mark.parametrize("monitor", [True, False])

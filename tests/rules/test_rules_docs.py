@@ -30,7 +30,7 @@ def test_scripts_run(script):
 
 
 def test_the_tables_are_found():
-    assert len(WHENS) == 13
+    assert len(WHENS) == 14
     assert len(THENS) == 16
 
 

@@ -7,14 +7,15 @@ stand-in is stated, which is then what the rules see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from smle.advice.compare_search import Difference, forbidden_by_first_only
+from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
-from smle.regions.decide import columns_of, is_integer
+from smle.regions.decide import is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 from smle.rules.phrases import number_json, number_text, value_text
 
@@ -73,6 +74,7 @@ class RulesComparison:
     * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
     * `changes`: inputs that are read differently. The verdict takes them into account.
     * `said`: what is said about rules, or about all of them, differently. It has no part in the verdict.
+    * `entries`: numbers of tables that differ, by their names.
     """
 
     verdict: str
@@ -81,6 +83,7 @@ class RulesComparison:
     changes: tuple[RuleChange, ...]
     spec: Specification
     said: tuple[Said, ...] = ()
+    entries: tuple[EntryChange, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return plain data; exact numbers are given as text, missing values are null."""
@@ -90,14 +93,15 @@ class RulesComparison:
             "newly_allowed": self._json(self.newly_allowed),
             "changes": [change.to_json() for change in self.changes],
             "about": [said._asdict() for said in self.said],
+            "entries": [entry.to_json() for entry in self.entries],
         }
 
     def _json(self, difference: Difference | None) -> dict[str, object] | None:
         if difference is None:
             return None
         inputs: dict[str, object] = {}
-        for item, columns in columns_of(self.spec):
-            for i in columns:
+        for item, place in self.spec.input_slices:
+            for i in range(place.start, place.stop):
                 gone = item.name in difference.missing
                 inputs[self.spec.columns[i]] = None if gone else number_json(difference.x[i])
         outputs = {name: number_json(value) for name, value in zip(self.spec.targets, difference.y, strict=True)}
@@ -116,18 +120,19 @@ class RulesComparison:
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
             if item is not None:
                 lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
+        lines += [f"  {line}" for line in entries_text(self.entries)]
         lines += [f"  said otherwise: {said.text}" for said in self.said]
         return "\n".join(lines)
 
     def _inputs(self, difference: Difference) -> str:
         parts = []
-        for item, columns in columns_of(self.spec):
+        for item, place in self.spec.input_slices:
             if item.name in difference.missing:
                 value = "missing"
             elif isinstance(item, Categorical):
-                value = next(c for c, i in zip(item.categories, columns, strict=True) if difference.x[i] == 1)
+                value = next(c for c, v in zip(item.categories, difference.x[place], strict=True) if v == 1)
             else:
-                value = value_text(item, difference.x[columns[0]])
+                value = value_text(item, difference.x[place.start])
             parts.append(f"{item.name}={value}")
         return ", ".join(parts)
 
@@ -145,14 +150,17 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
         RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick:
             equal numbers would not mean the same.
     """
-    obstacles = _obstacles(old, new)
+    obstacles, entries = _obstacles(old, new), table_changes(old, new)
     if obstacles:
         rest = len(obstacles) - _SHOWN
         listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
         raise RuleError(
             f"Expected two rules files with the same inputs and outputs. They differ: {listed}. "
             "The same number would mean different things in them. Compare files that state the same names and kinds."
+            + _in_tables(entries)
         )
+    flags = {*old.flags, *new.flags}
+    old, new = old.with_flags(flags), new.with_flags(flags)
     allowed, gave_up = forbidden_by_first_only(old, new)
     forbidden, gave_up_too = forbidden_by_first_only(new, old)
     if allowed and forbidden:
@@ -163,7 +171,12 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
         verdict = "stricter"
     else:
         verdict = "weaker" if allowed else "equal"
-    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)))
+    return RulesComparison(verdict, forbidden, allowed, tuple(_changes(old, new)), new, tuple(_said(old, new)), entries)
+
+
+def _in_tables(entries: Sequence[EntryChange]) -> str:
+    head, *lines = entries_text(entries) or [""]
+    return f" Differences {head}: {'; '.join(map(str.strip, lines))}." if lines else ""
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:

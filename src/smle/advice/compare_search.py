@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smle.regions.consistency import rule_clauses
 from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness, columns_of, is_integer
-from smle.rules import Categorical, Linear, Polytope, Rule, Specification
+from smle.rules import Linear, Polytope, Rule, Specification
 
 __all__ = ["Difference", "forbidden_by_first_only"]
 
@@ -57,10 +57,12 @@ def forbidden_by_first_only(first: Specification, second: Specification) -> tupl
 def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[str]], bool]:
     """Return the sets of missing inputs to look at, and whether some were left out.
 
-    An input that both read alike is as if its stand-in had been given, and where the first refuses a row it forbids
-    nothing. Where the second refuses one, one missing input stands for all rows with it: others only add equations.
+    An input that both read alike, and of which no rule asks whether it is missing, is as if its stand-in had been
+    given, and where the first refuses a row it forbids nothing. Where the second refuses one, one missing input stands
+    for all rows with it: others only add equations.
     """
-    differing = [(a, b) for a, b in zip(first.inputs, second.inputs, strict=True) if a.missing != b.missing]
+    pairs = zip(first.inputs, second.inputs, strict=True)
+    differing = [(a, b) for a, b in pairs if a.missing != b.missing or a.name in first.flags]
     refused = [a.name for a, b in differing if a.missing is not None and b.missing is None]
     read = [a.name for a, b in differing if a.missing is not None and b.missing is not None]
     subsets = chain.from_iterable(combinations(read, size) for size in range(len(read) + 1))
@@ -69,16 +71,13 @@ def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[s
 
 
 def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] | None:
-    """Return the values of the columns of missing inputs; None if one of them is refused."""
-    values: dict[int, Fraction] = {}
+    """Return the values of the columns of missing inputs, and what is missing; None if one of them is refused."""
+    values = {column: Fraction(name in gap) for name, column in spec.flag_columns.items()}
     for item, columns in columns_of(spec):
         if item.name in gap:
             if item.missing is None:
                 return None
-            if isinstance(item, Categorical):
-                values |= {i: Fraction(c == item.missing) for c, i in zip(item.categories, columns, strict=True)}
-            else:
-                values[columns[0]] = item.missing
+            values |= dict(zip(columns, item.stand_in, strict=True))
     return values
 
 

@@ -24,8 +24,8 @@ from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
 from smle.regions.search import find_cells
-from smle.rules import Clause, Literal, Rule, Specification, clause_text
-from smle.rules.phrases import point_text, quoted, region_text
+from smle.rules import Clause, Literal, Rule, Specification, clause_text, region_text
+from smle.rules.phrases import point_text, quoted
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
 
@@ -123,7 +123,7 @@ def hidden_equalities(spec: Specification) -> list[Finding]:
 def _equality_text(spec: Specification, names: tuple[str, str], rule: Rule, literal: Literal) -> str:
     equality = re.sub(" [<>]= ", " == ", clause_text(spec, Clause((literal,))))
     said = f"{_listed(names)} state an equality together: {equality}. "
-    steps = [item.step is not None or item.integer for item in spec.inputs for _ in item.columns]
+    steps = [item.step is not None or item.integer for item, _ in spec.column_slices for _ in item.columns]
     real = [spec.columns[j] for j, _ in literal.inputs if not steps[j]]
     if any(region.rows for region in rule.regions) or real:
         needs = "without a condition" if not real else f"with `integer` or `step` for '{real[0]}'"
@@ -205,7 +205,7 @@ class _CellCheck:
         if len(regions) == 1:
             return name
         on = [self.cells.polytope(r) for r in cell if rule in self.cells.rules[r]]
-        return f"{name} ({'; '.join(region_text(self.spec, region) for region in on)})" if on else name
+        return f"{name} ({'; '.join(region_text(self.spec, region) or 'always' for region in on)})" if on else name
 
     def _rules(self, regions: Sequence[int]) -> tuple[int, ...]:
         always = [r for r, rows in enumerate(self.cells.regions) if not rows]

@@ -36,7 +36,9 @@ class Meeting:
     def __init__(self, spec: Specification) -> None:
         self._spec = spec
         self._group = {k: g for g, group in enumerate(spec.one_hot) for k in group}
-        whole = [isinstance(item, NumericInput) and item.integer for item in spec.inputs for _ in item.columns]
+        whole = [
+            isinstance(item, NumericInput) and item.integer for item, _ in spec.column_slices for _ in item.columns
+        ]
         self._integer = {k for k, integer in enumerate(whole) if integer}
         self._boxes = [[self._box(region) for region in rule.regions] for rule in spec.rules]
         self._by_member: list[dict[int, list[int]]] = [{} for _ in spec.one_hot]

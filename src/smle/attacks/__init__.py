@@ -107,7 +107,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
     """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
-    from smle.networks.safe_network import evaluating
+    from smle.networks.predicted import evaluating
 
     return evaluating(model)
 
@@ -118,7 +118,9 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
     only, usual = spec.with_rules((rule,)), _usual(spec, examples)
     x, y = found.x, found.y
     needed = _read_by(spec, found.rule)
-    for item, columns in spec.input_slices[:_SHRUNK]:
+    for item, place in spec.input_slices[:_SHRUNK]:
+        flag = spec.flag_columns.get(item.name)
+        columns = [*range(place.start, place.stop), *([] if flag is None else [flag])]
         if item.name in needed or (x[columns] == usual[columns]).all():
             continue
         trial = x.copy()
@@ -149,7 +151,9 @@ def _read_by(spec: Specification, rule: int) -> set[str]:
     rows = [row.coefficients for region in stated.regions for row in region.rows]
     rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]
     columns = {i for form in rows for i, _ in form}
-    return {item.name for item, place in spec.input_slices if any(place.start <= i < place.stop for i in columns)}
+    places = [(item.name, (place.start, place.stop)) for item, place in spec.input_slices]
+    places += [(name, (i, i + 1)) for name, i in spec.flag_columns.items()]
+    return {name for name, (start, stop) in places if any(start <= i < stop for i in columns)}
 
 
 def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
@@ -163,7 +167,7 @@ def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
             usual.append(float(np.rint(middle)) if item.integer else middle)
         else:
             usual += np.eye(len(item.categories))[int(rows[:, place].sum(axis=0).argmax())].tolist()
-    return np.array(usual)
+    return np.array([*usual, *([0.0] * len(spec.flags))])
 
 
 def _decisions(spec: Specification, y: npt.NDArray[np.float64], used: Sequence[int]) -> dict[str, Any]:

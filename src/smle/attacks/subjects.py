@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
+from smle.graphs.rows import model_of_rows
 from smle.rules import Categorical, NumericInput, Specification
 from smle.serving.scores import scores_of
 from smle.serving.stored import StoredModel
@@ -48,11 +49,17 @@ class AskedTable:
         """Return the inputs (n,) by name: numbers, categories as text, None or NaN where missing."""
         result: dict[str, npt.NDArray[Any]] = {}
         for item, place in self.spec.input_slices:
+            flag = self.spec.flag_columns.get(item.name)
+            gone = np.zeros(len(X), dtype=bool)
+            if flag is not None:  # it says what is missing
+                gone = X[:, flag] == 1
+            elif item.stand_in:
+                gone = (X[:, place] == np.array(item.stand_in, dtype=np.float64)).all(axis=1)
             if isinstance(item, Categorical):
-                names = np.array([None if c == item.missing else c for c in item.categories], dtype=object)
-                result[item.name] = names[X[:, place].argmax(axis=1)]
+                names = np.array(item.categories, dtype=object)[X[:, place].argmax(axis=1)]
+                result[item.name] = np.where(gone, None, names)
             else:
-                result[item.name] = _numbers(item, X[:, place.start])
+                result[item.name] = _numbers(item, X[:, place.start], gone)
         return result
 
     def of(self, X: FloatArray) -> Any:
@@ -82,8 +89,7 @@ class AskedTable:
         return {name: _plain(value) for name, value in values.items()}
 
 
-def _numbers(item: NumericInput, values: FloatArray) -> npt.NDArray[Any]:
-    missing = np.zeros(len(values), dtype=bool) if item.missing is None else values == float(item.missing)
+def _numbers(item: NumericInput, values: FloatArray, missing: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
     if item.integer and not missing.any():
         return values.astype(np.int64)
     return np.where(missing, values.dtype.type(np.nan), values)
@@ -162,7 +168,7 @@ def _of_file(path: Path, spec: Specification) -> Callable[[Any, FloatArray], Any
     if path.is_dir():
         raise ModelFormatError(f"'{path}' is a folder. Load the model in it: smle.attack(smle.load('{path}')).")
     try:
-        stored = StoredModel(path.read_bytes())
+        stored = StoredModel(model_of_rows(path.read_bytes(), spec.columns))
     except OSError as error:
         raise ModelFormatError(f"Cannot read '{path}': {error.strerror}. Expected an ONNX file.") from None
     names = [item.name for item in spec.outputs]

@@ -67,7 +67,8 @@ def assumptions_of(spec: Specification, head: str) -> list[str]:
         if item.missing is not None
     ]
     others = [(item.name, item.missing) for item in spec.inputs if isinstance(item, Categorical) and item.missing]
-    lines = assumptions_text([item.name for item in numbers if item.integer], [*filled, *others], head)
+    whole = [item.name for item in numbers if item.integer]
+    lines = assumptions_text(whole, [*filled, *others], head, spec.flags)
     dated = ", ".join(term(item.name) for item in numbers if item.dates)
     return [*lines, f"Dates are numbers of days from 1970-01-01: {dated}."] if dated else lines
 

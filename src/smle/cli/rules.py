@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=RULES)
 def rules(
-    files: Annotated[list[str], typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE | diff OLD NEW", help="Rules file, or two to compare (or model folders)."),
+    ],
     data: Annotated[Path | None, typer.Option("--data", help="CSV or Parquet file to check against the rules.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write an HTML page, such as rules.html.")
@@ -105,7 +108,8 @@ def _compare(old: str, new: str, as_json: bool) -> None:
     from smle.advice.compare import compare
     from smle.rules import Specification
 
-    result = compare(Specification.from_file(old), Specification.from_file(new))
+    files = [Path(place) / "rules.yaml" if Path(place).is_dir() else Path(place) for place in (old, new)]
+    result = compare(*(Specification.from_file(file) for file in files))
     if as_json:
         print_json(result.to_json())
     else:

@@ -176,4 +176,4 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs with nothing required: the specification of a baseline."""
-    return replace(spec, rules=())
+    return replace(spec, rules=(), flags=())

@@ -51,7 +51,7 @@ def write_onnx(
         backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
             `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
             In place of a stored model another one that reads columns of the same table, with one output (batch, m).
-        monitor: Add the outputs `in_domain` and `active_rules`. False: a smaller and faster graph.
+        monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
         NotCertifiedError: If the model has rules but no certificate.

@@ -13,6 +13,7 @@ from smle.errors import ModelFormatError, RuleError
 from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Choice, Label, Specification
+from smle_check.floats import BINARY32, nearest
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, Node
 from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
@@ -30,12 +31,14 @@ def inputs_of(spec: Specification) -> tuple[Input, ...]:
     """Return the named inputs of a specification, with what stands in for missing values."""
     result = []
     for item in spec.inputs:
+        flagged = item.name in spec.flag_columns
         if isinstance(item, Categorical):
             default = 0 if item.missing is None else item.categories.index(item.missing)
-            result.append(Input(item.name, item.categories, None, default, item.missing is not None))
+            result.append(Input(item.name, item.categories, None, default, item.missing is not None, flagged=flagged))
         else:
-            fill = None if item.missing is None else np.float32(float(item.missing)).astype("<f4").tobytes()
-            result.append(Input(item.name, fill=fill, whole=item.integer))
+            stand_in = None if item.missing is None else np.float32(float(nearest(item.missing, BINARY32)))
+            fill = None if stand_in is None else stand_in.astype("<f4").tobytes()
+            result.append(Input(item.name, fill=fill, whole=item.integer, flagged=flagged))
     return tuple(result)
 
 
@@ -51,7 +54,7 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds `in_domain`, `active_rules`, and of a grid `steps`."""
+    """Return names, kinds and stand-ins; `monitor` adds what reports: `in_domain` and others."""
     inputs = inputs_of(spec)
     if not monitor:  # what only `in_domain` looks at
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)

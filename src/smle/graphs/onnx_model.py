@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from smle.tables import (
     column_names,
     in_domain,
     option_values,
+    require_bad_rows,
 )
 from smle.tables.values import Fault, rounded_numbers
 
@@ -103,13 +105,17 @@ class OnnxModel:
         aside = SetAside.of(rows, [*rows.faults, *own])
         return (aside.others(rows) if len(aside) else X), aside
 
-    def predict(self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise") -> Any:
+    def predict(
+        self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise", bad_rows: str = "raise"
+    ) -> Any:
         """Return a table with one column per output of the rules: numbers, labels as 0/1, chosen options.
 
         Args:
             X: Table with the rules' input columns, and those that the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row) and `in_domain`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+            bad_rows: `raise`, or `set aside`: rows that cannot be read get NaN or None, and `info["set_aside"]` (or a
+                warning) says why; the others are answered as if they came alone.
 
         Raises:
             DataError: If the table does not fit the rules, or rows lie outside the domain.
@@ -122,16 +128,26 @@ class OnnxModel:
             raise ModelFormatError(
                 "This ONNX file does not say which rules are active: it was exported with monitor=False."
             )
+        aside, index = None, X.index if isinstance(X, pd.DataFrame) else None
+        if bad_rows != "raise":
+            require_bad_rows(bad_rows)
+            X, aside = self.without_bad_rows(X)
         rows = self._named(X)
         encoded = self._encoded(rows)
-        apply_domain_policy(self.specification_, encoded, out_of_domain, stacklevel=3)
+        numbers = None if aside is None else aside.kept
+        apply_domain_policy(self.specification_, encoded, out_of_domain, numbers=numbers, stacklevel=3)
         starts, feed = range(0, max(len(encoded), 1), _CHUNK), self._feed(rows, encoded)
         chunks = [{name: column[i : i + _CHUNK] for name, column in feed.items()} for i in starts]
         parts = [self._answers(chunk, return_info) for chunk in chunks]
         answers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        index = rows.table.index if isinstance(rows.table, pd.DataFrame) else None
-        table = pd.DataFrame(self._columns(answers), index=index)
-        return (table, self._information(encoded, answers)) if return_info else table
+        table = pd.DataFrame(self._columns(answers))
+        facts = self._information(encoded, answers) if return_info else {}
+        if aside is not None:
+            table, facts = aside.aligned(table), aside.information(facts)
+            if len(aside) and not return_info:
+                warnings.warn(aside.text(), stacklevel=2)
+        table = table if index is None else table.set_axis(index)
+        return (table, facts) if return_info else table
 
     def encode(self, X: Any) -> npt.NDArray[np.float32]:
         """Return the input columns of a table (rows, d) as the file reads them, in float32.

@@ -28,8 +28,8 @@ class Outcome(NamedTuple):
 
     * `given` (n, width): what the model answered at the rows' own inputs, an embedding in front of a box.
     * `outputs` (n, m) in float32: what is served.
-    * `by` (n,): by what a row was served: 0 its own answer, clipped maybe; 1 the nearest allowed answer; 2 the stored
-      safe one; 3 an allowed answer of a search that was cut short.
+    * `by` (n,): what served a row: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored safe
+      one; 3 an allowed answer of a search that was cut short.
     """
 
     given: Array

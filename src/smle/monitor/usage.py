@@ -38,8 +38,8 @@ class Observation(NamedTuple):
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
-    """Return bins of about equal numbers of rows for every input column; one-hot columns have two."""
-    coded = {column for group in spec.one_hot for column in group}
+    """Return bins of about equal numbers of rows for every input column; those of 0 and 1 have two."""
+    coded = {column for group in spec.one_hot for column in group} | set(spec.flag_columns.values())
     edges: Edges = {}
     for i, name in enumerate(spec.columns):
         if i in coded:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smle.rules import Categorical, Choice, Label, NumericInput, Specification
+from smle.tables import require_bad_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["answer_table", "certified", "loaded", "output_types", "place_of", "read_columns"]
+__all__ = ["SET_ASIDE", "answer_table", "certified", "loaded", "output_types", "place_of", "read_columns"]
+
+
+SET_ASIDE = "set_aside"
+"""The column that says why a row was set aside."""
 
 
 def loaded(place: str) -> Any:
@@ -48,22 +53,38 @@ def certified(folder: str) -> Any:
     return load(folder, require_certificate=True)
 
 
-def answer_table(model: Any, table: pd.DataFrame, *, out_of_domain: str = "raise") -> pd.DataFrame:
-    """Return one column per output of the rules, with the index of the table."""
+def answer_table(
+    model: Any, table: pd.DataFrame, *, out_of_domain: str = "raise", bad_rows: str = "raise"
+) -> pd.DataFrame:
+    """Return one column per output of the rules, with the index of the table.
+
+    Where bad rows are set aside there is a column more, `set_aside`: why a row was, else None. Its outputs are NaN or
+    None, and labels and whole options are floats, in every part of a table alike.
+    """
     import pandas as pd
 
-    names = [item.name for item in model.specification_.outputs]
+    names, types = [item.name for item in model.specification_.outputs], output_types(model, bad_rows=bad_rows)
     if not len(table):
-        types = output_types(model)
-        return pd.DataFrame({name: np.empty(0, dtype=types[name]) for name in names}, index=table.index)
-    values = model.predict(table, out_of_domain=out_of_domain)
-    if isinstance(values, pd.DataFrame):
-        return values
-    columns = np.asarray(values).reshape(len(table), -1).T
-    return pd.DataFrame(dict(zip(names, columns, strict=True)), index=table.index)
+        return pd.DataFrame({name: np.empty(0, dtype=kind) for name, kind in types.items()}, index=table.index)
+    if bad_rows == "raise":
+        values, more = model.predict(table, out_of_domain=out_of_domain), {}
+    else:
+        require_bad_rows(bad_rows)
+        good, aside = model.without_bad_rows(table)
+        values = aside.aligned(model.predict(good, out_of_domain=out_of_domain)) if len(aside) < len(table) else None
+        reasons = np.array([aside.reasons.get(row) for row in range(len(table))], dtype=object)
+        more = {SET_ASIDE: reasons}
+    columns: Any = (
+        np.full((len(names), len(table)), None) if values is None else np.asarray(values).reshape(len(table), -1).T
+    )
+    named = dict(zip(names, columns, strict=True)) if not isinstance(values, pd.DataFrame) else dict(values.items())
+    made = {**{name: np.asarray(values).astype(types[name]) for name, values in named.items()}, **more}
+    return pd.DataFrame(
+        {name: pd.Series(values, index=table.index, dtype=types[name]) for name, values in made.items()}
+    )
 
 
-def output_types(model: Any) -> dict[str, np.dtype[Any]]:
+def output_types(model: Any, *, bad_rows: str = "raise") -> dict[str, np.dtype[Any]]:
     """Return the types of the columns of `answer_table`: float64, int64 for labels, that of the options."""
     kinds: dict[str, np.dtype[Any]] = {}
     for item in model.specification_.outputs:
@@ -72,7 +93,10 @@ def output_types(model: Any) -> dict[str, np.dtype[Any]]:
             kinds[item.name] = values.dtype if values.dtype.kind in "iub" else np.dtype(object)
         else:
             kinds[item.name] = np.dtype(np.int64 if isinstance(item, Label) else np.float64)
-    return kinds
+    if bad_rows == "raise":
+        return kinds
+    gaps = {name: np.dtype(np.float64) if kind.kind in "iu" else np.dtype(object) for name, kind in kinds.items()}
+    return {**{n: k if k.kind == "f" else gaps[n] for n, k in kinds.items()}, SET_ASIDE: np.dtype(object)}
 
 
 def read_columns(model: Any) -> dict[str, str]:

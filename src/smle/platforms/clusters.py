@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smle.errors import DataError
 from smle.extras import require
 from smle.platforms.answers import answer_table, loaded, place_of
+from smle.tables import require_bad_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,14 +30,24 @@ class RowsPredictor:
     Args:
         model: Model folder, or an exported ONNX file, at a place that all workers can read.
         out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
+        bad_rows: What to do with rows that cannot be read: `raise`, or `set aside`: their outputs are NaN or None, and
+            a column `set_aside` says why (None for all others). Labels are then floats.
         keep: Columns of the table to put in front of the outputs.
     """
 
-    def __init__(self, model: str | PathLike[str], *, out_of_domain: str = "raise", keep: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        *,
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        keep: Sequence[str] = (),
+    ) -> None:
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected out_of_domain to be raise, warn or clip. Got {out_of_domain!r}.")
+        require_bad_rows(bad_rows)
         self.model = place_of(model)
-        self.out_of_domain = out_of_domain
+        self.out_of_domain, self.bad_rows = out_of_domain, bad_rows
         self.keep = tuple(keep)
 
     def __call__(self, table: pd.DataFrame, partition: int | None = None) -> pd.DataFrame:
@@ -51,7 +62,7 @@ class RowsPredictor:
             missing = [name for name in self.keep if name not in table.columns]
             if missing:
                 raise DataError(f"Cannot keep '{missing[0]}': there is no such column.")
-            answers = answer_table(model, table, out_of_domain=self.out_of_domain)
+            answers = answer_table(model, table, out_of_domain=self.out_of_domain, bad_rows=self.bad_rows)
             both = [name for name in self.keep if name in answers.columns]
             if both:
                 raise DataError(f"Cannot keep '{both[0]}': the predictions have a column of that name. Rename it.")
@@ -73,6 +84,7 @@ def predict_ray(
     model: str | PathLike[str],
     *,
     out_of_domain: str = "raise",
+    bad_rows: str = "raise",
     keep: Sequence[str] = (),
     workers: int | None = None,
     batch_size: int = _ROWS,
@@ -84,6 +96,7 @@ def predict_ray(
         dataset: A `ray.data.Dataset` whose columns have the names in the rules.
         model: Model folder or ONNX file, at a place that all workers can read.
         out_of_domain: As in `predict`.
+        bad_rows: `raise` or `set aside`, as for `RowsPredictor`.
         keep: Columns to put in front of the outputs.
         workers: Processes that hold the model; None: one per core of the cluster, but one core, which reads
             and writes. Ray waits for ever if workers take all cores.
@@ -95,7 +108,7 @@ def predict_ray(
     return dataset.map_batches(
         _RayPredictor,
         fn_constructor_args=(place_of(model),),
-        fn_constructor_kwargs={"out_of_domain": out_of_domain, "keep": tuple(keep)},
+        fn_constructor_kwargs={"out_of_domain": out_of_domain, "bad_rows": bad_rows, "keep": tuple(keep)},
         batch_format="pandas",
         batch_size=batch_size,
         compute=pool,
@@ -112,7 +125,12 @@ class _RayPredictor(RowsPredictor):
 
 
 def predict_dask(
-    frame: Any, model: str | PathLike[str], *, out_of_domain: str = "raise", keep: Sequence[str] = ()
+    frame: Any,
+    model: str | PathLike[str],
+    *,
+    out_of_domain: str = "raise",
+    bad_rows: str = "raise",
+    keep: Sequence[str] = (),
 ) -> Any:
     """Return a Dask data frame of predictions, lazily: one column per output of the rules, partition by partition.
 
@@ -121,9 +139,10 @@ def predict_dask(
         model: Model folder or ONNX file, at a place that all workers can read. It is loaded here, too, once, to learn
             the names and types of the outputs.
         out_of_domain: As in `predict`.
+        bad_rows: `raise` or `set aside`, as for `RowsPredictor`.
         keep: Columns to put in front of the outputs.
     """
-    rows = RowsPredictor(model, out_of_domain=out_of_domain, keep=keep)
+    rows = RowsPredictor(model, out_of_domain=out_of_domain, bad_rows=bad_rows, keep=keep)
     meta = rows(frame._meta)
     return frame.map_partitions(_partition, rows, meta=meta, enforce_metadata=False)
 

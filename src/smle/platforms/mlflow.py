@@ -69,14 +69,15 @@ def requirement(model: Any) -> str:
 
 
 def signature(model: Any) -> Any:
-    """Return MLflow's signature of a model: inputs, outputs, and the parameter `out_of_domain`."""
+    """Return MLflow's signature of a model: inputs, outputs, and the parameters `out_of_domain` and `bad_rows`."""
     types = require("mlflow.types", "The signature of a model")
     kind_of, column = types.DataType, types.ColSpec
     kinds = {"number": kind_of.double, "whole": kind_of.long, "text": kind_of.string}
     inputs = [column(kinds[kind], name) for name, kind in read_columns(model).items()]
     stored = {"f": kind_of.double, "i": kind_of.long, "u": kind_of.long, "b": kind_of.boolean, "O": kind_of.string}
     outputs = [column(stored[kind.kind], name) for name, kind in output_types(model).items()]
-    params = types.ParamSchema([types.ParamSpec("out_of_domain", kind_of.string, "raise")])
+    asked = ("out_of_domain", "bad_rows")
+    params = types.ParamSchema([types.ParamSpec(name, kind_of.string, "raise") for name in asked])
     made = require("mlflow.models", "The signature of a model").ModelSignature
     return made(inputs=types.Schema(inputs), outputs=types.Schema(outputs), params=params)
 

@@ -405,8 +405,8 @@ def _canonical(row: HalfSpace) -> HalfSpace:
 
 
 def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
-    """Yield every input with its columns."""
-    return ((item, range(place.start, place.stop)) for item, place in spec.input_slices)
+    """Yield every input with its columns, and every flag of missing values."""
+    return ((item, range(place.start, place.stop)) for item, place in spec.column_slices)
 
 
 def is_integer(item: NumericInput | Categorical) -> bool:

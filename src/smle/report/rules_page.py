@@ -30,6 +30,7 @@ __all__ = ["write_rules_page"]
 
 _RULES = 200  # that are shown one by one
 _MATRIX = 40  # rules at most in the table of who meets whom
+_BARS = 12  # parts of an input that are drawn
 _CATEGORIES = 8
 _BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "hidden equality", "one answer")
 
@@ -184,8 +185,13 @@ def _figures(cost: RuleCost) -> list[tuple[str, Markup]]:
     if cost.profile is not None:
         profile = cost.profile
         text = f"Where rows break it: share of the rows, by {visible(profile.input)}"
-        shares = [b / max(n, 1) for b, n in zip(profile.broken, profile.rows, strict=True)]
-        bars = svg.named_bars(profile.parts, shares, profile.rows, label=visible(profile.input))
+        parts = [*zip(profile.parts, profile.broken, profile.rows, strict=True)]
+        if len(parts) > _BARS:
+            text += f"; of {len(parts):,} the {_BARS} with the most such rows"
+            parts = sorted(parts, key=lambda part: (-part[1], -part[1] / max(part[2], 1)))[:_BARS]
+        shares = [broken / max(rows, 1) for _, broken, rows in parts]
+        names, counts = [part[0] for part in parts], [part[2] for part in parts]
+        bars = svg.named_bars(names, shares, counts, label=visible(profile.input))
         figures.append((text, bars))
     return figures[:2] if len(figures) < 3 else [figures[0], figures[-1]]
 

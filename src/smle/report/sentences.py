@@ -7,7 +7,7 @@ from typing import Any
 
 from smle.errors import RuleError
 from smle.report.wording import exact_text, grouped_text, name_text
-from smle.rules import About, Categorical, Choice, Rule, Specification, clause_text, row_text
+from smle.rules import About, Categorical, Choice, Rule, Specification, clause_text, region_text
 from smle.rules.affine import number as value_of
 from smle.rules.expressions import (
     CASES,
@@ -19,6 +19,7 @@ from smle.rules.expressions import (
     Implies,
     Lookup,
     Member,
+    Missing,
     Name,
     Negative,
     Node,
@@ -32,6 +33,7 @@ from smle.rules.expressions import (
     quote_name,
     to_text,
 )
+from smle.rules.lookups import lookups_in
 from smle_check.names import visible
 
 __all__ = ["about_view", "named_numbers", "rule_view", "words"]
@@ -83,13 +85,17 @@ def about_view(about: About) -> list[tuple[str, str]]:
 def _condition(rule: Rule, spec: Specification) -> str:
     if any(not region.rows for region in rule.regions):
         return "every input of the domain"
-    regions = [" and ".join(row_text(spec, row) for row in region.rows) for region in rule.regions[:_SHOWN]]
+    if rule.when is not None and any(lookups_in(rule.trees[0])):  # a term for each category says less than the name
+        return rule.when
+    regions = [region_text(spec, region) for region in rule.regions[:_SHOWN]]
     more = f" or … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""
     return (regions[0] if len(regions) == 1 else " or ".join(f"({region})" for region in regions)) + more
 
 
 def _requirement(rule: Rule, spec: Specification) -> list[str]:
-    """Return what a rule requires, one clause a line; long lists are summarised."""
+    """Return what a rule requires, one clause a line; long lists are summarised, and tables are named."""
+    if any(lookups_in(rule.trees[1])):
+        return [rule.then]
     lines = [clause_text(spec, clause) for clause in rule.requirement.clauses[:_SHOWN]]
     if len(rule.requirement.clauses) > _SHOWN:
         lines.append(f"… {len(rule.requirement.clauses) - _SHOWN:,} more clauses")
@@ -162,6 +168,10 @@ class _Speaker:
                 return f"{self._at(operand, _SUM)} is one of [{', '.join(map(_as_written, options))}]", _COMPARE
             case Not(operand=Member(operand=operand, options=options)):
                 return f"{self._at(operand, _SUM)} is not one of [{', '.join(map(_as_written, options))}]", _COMPARE
+            case Missing(operand=operand):
+                return f"{name_text(operand.name)} is missing", _COMPARE
+            case Not(operand=Missing(operand=operand)):
+                return f"{name_text(operand.name)} is known", _COMPARE
             case Not(operand=operand):
                 return f"not {self._at(operand, _UNARY)}", _NOT
             case And(parts=parts):

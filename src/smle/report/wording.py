@@ -85,6 +85,7 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
             values = f"{exact(item.lower)} to {exact(item.upper)}{kind}"
             missing = None if item.missing is None else exact(item.missing)
         stands_in = "" if missing is None else f"; a missing value counts as {missing}"
+        stands_in += ", and rules ask whether it is missing" if item.name in spec.flag_columns else ""
         rows.append((visible(item.name), values + stands_in))
     return rows
 

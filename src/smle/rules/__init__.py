@@ -23,7 +23,7 @@ from smle.rules.operators import (
     variable,
     variables,
 )
-from smle.rules.shown import clause_text, html_table, number_text, row_text, share_text, text_table
+from smle.rules.shown import clause_text, html_table, number_text, region_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
 from smle.rules.steps import Equality, Grid, is_multiple
 
@@ -78,6 +78,7 @@ __all__ = [
     "minimum",
     "mutually_exclusive",
     "number_text",
+    "region_text",
     "row_text",
     "rule",
     "score",

@@ -11,7 +11,7 @@ from typing import Any
 from smle.errors import RuleError
 from smle.rules.about import ABOUT, About, about_of
 from smle.rules.affine import number
-from smle.rules.compiler import compile_rule
+from smle.rules.compiler import compile_rule, regions_of_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
 from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
@@ -25,6 +25,8 @@ from smle.rules.vocabulary import Vocabulary
 from smle_check.names import twins
 
 __all__ = ["build", "check_keys", "to_fraction"]
+
+_Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]  # a rule, the trees of `when` and of `then`
 
 _PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # a number that needs no reading: price lists have thousands
 
@@ -98,7 +100,12 @@ def build(
     with located(_clashing([*members, *(constants or {})])):
         names = Vocabulary(spec)
     try:
-        made = tuple(_rules(rules, names, _own_functions(functions)))
+        read = [*_read_rules(rules, _own_functions(functions))]
+        asked = {name for _, when, then in read for tree in (when, then) for name in _asked(tree)}
+        if asked:
+            spec = replace(spec, flags=tuple(item.name for item in made_inputs if item.name in asked))
+            names = Vocabulary(spec)
+        made = tuple(rule for item in read for rule in _compiled(*item, names))
         with located(_clashing(getattr(item, "name", None) for item in rules)):
             finished = replace(spec, rules=made, about=_about(about or {}))
         _ = finished.grid  # says which step or range is missing
@@ -303,7 +310,8 @@ def _own_functions(functions: Functions | None) -> Functions:
     return functions or {}
 
 
-def _rules(rules: Any, names: Vocabulary, functions: Functions) -> Iterator[Rule]:
+def _read_rules(rules: Any, functions: Functions) -> Iterator[_Read]:
+    """Yield every rule with the trees of its `when` and its `then`; errors name their lines."""
     if isinstance(rules, str) or not isinstance(rules, Iterable):
         with located(rules):
             raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {shown(rules)}.")
@@ -318,10 +326,7 @@ def _rules(rules: Any, names: Vocabulary, functions: Functions) -> Iterator[Rule
             if item.name in seen:
                 raise RuleError(f"Two rules are named '{item.name}'. Give each its own name.")
             seen.add(item.name)
-            if isinstance(item, Rule):
-                yield item
-            else:
-                yield from compile_text(item, names, functions)
+            yield (item, *item.trees) if isinstance(item, Rule) else _read_text(item, functions)
 
 
 def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
@@ -332,28 +337,41 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
     return RuleText(name, None, stated)
 
 
-def compile_text(item: RuleText, names: Vocabulary, functions: Functions) -> Iterator[Rule]:
-    """Read and compile one rule, or several where it looks numbers up by several inputs at once.
+def _asked(tree: Node | NeverTogether | None) -> frozenset[str]:
+    """Return the names of which a tree asks whether they are missing."""
+    return tree.asked if isinstance(tree, Node) else frozenset()
 
-    Errors name the line of its `when` or its `then`.
-    """
+
+def _read_text(item: RuleText, functions: Functions) -> _Read:
     name = _name(item.name, "rule")
     when, then = item.when, item.then
-    made_then: Node | NeverTogether
     if isinstance(then, str) and when is None:
-        made_when, made_then = _read(then, name, "then", functions, whole=True)
-    else:
-        made_when = None if when is None else _read(when, name, "when", functions)[1]
-        made_then = then if isinstance(then, NeverTogether) else _read(then, name, "then", functions)[1]
-    parts: Iterable[tuple[str, Node | None, Node | NeverTogether]] = [("", made_when, made_then)]
-    if names.tables and isinstance(made_then, Node):
+        return item, *_read(then, name, "then", functions, whole=True)
+    made_when = None if when is None else _read(when, name, "when", functions)[1]
+    return item, made_when, then if isinstance(then, NeverTogether) else _read(then, name, "then", functions)[1]
+
+
+def _compiled(
+    item: Rule | RuleText, when: Node | None, then: Node | NeverTogether | None, names: Vocabulary
+) -> Iterator[Rule]:
+    """Compile one rule, or several where it looks numbers up by several inputs at once.
+
+    Errors name the line of its `when` or its `then`. A rule that was compiled before stays as it is, unless it asks for
+    missing values: the columns that it reads depend on what other rules ask.
+    """
+    if isinstance(item, Rule) and (then is None or not (_asked(when) or _asked(then))):
+        yield replace(item, regions=regions_of_rule(when, names)) if _asked(when) else item
+        return
+    parts: Iterable[tuple[str, Node | None, Any]] = [("", when, then)]
+    if names.tables and isinstance(then, Node) and isinstance(item, RuleText):
         categories = {key: own.categories for key, own in names.inputs.items() if isinstance(own, Categorical)}
-        parts = split(made_when, made_then, names.tables, categories)
+        parts = split(when, then, names.tables, categories)
     try:
         for suffix, own_when, own_then in parts:
-            yield replace(compile_rule(name + suffix, own_when, own_then, names), about=item.about)
+            yield replace(compile_rule(str(item.name) + suffix, own_when, own_then, names), about=item.about)
     except RuleError as error:
-        with located(when if str(error).startswith(f"Rule '{name}', when: ") else then):
+        stated = item.when if str(error).startswith(f"Rule '{item.name}', when: ") else item.then
+        with located(item.name), located(stated):
             raise
 
 

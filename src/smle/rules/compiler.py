@@ -18,7 +18,16 @@ from smle.rules.normalize import All, Formula, Some, counted, normal_form
 from smle.rules.specification import Rule
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["MAX_CLAUSES", "MAX_LITERALS", "MAX_REGIONS", "compile_rule", "distribute", "plainly_empty", "tightest"]
+__all__ = [
+    "MAX_CLAUSES",
+    "MAX_LITERALS",
+    "MAX_REGIONS",
+    "compile_rule",
+    "distribute",
+    "plainly_empty",
+    "regions_of_rule",
+    "tightest",
+]
 
 MAX_REGIONS = 1_000
 MAX_CLAUSES = 10_000
@@ -45,7 +54,7 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
             if len(numbers) > SPELLED_OUT:
                 columns = np.array(list(names.labels.values()), dtype=np.int32)[numbers]
                 text = None if when is None else to_text(when)
-                return Rule(name, _polytopes(regions, names), CNF((), columns), text, summary(numbers))
+                return Rule(name, _polytopes(regions, names), CNF((), columns), text, summary(numbers), (when, None))
             then = spelled_out(numbers, labels)
         terms, pairs = _requirement(then, names)
         terms, moved = _separate(terms, pairs)
@@ -59,6 +68,11 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
     polytopes = _polytopes(regions, names)
     text = None if when is None else to_text(when)
     return Rule(name, polytopes, requirement, text, to_text(then), (when, then))
+
+
+def regions_of_rule(when: Node | None, names: Vocabulary) -> tuple[Polytope, ...]:
+    """Return where a rule with this `when` applies."""
+    return _polytopes([()] if when is None else _regions(when, names), names)
 
 
 def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:

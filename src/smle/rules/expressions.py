@@ -33,6 +33,7 @@ __all__ = [
     "Implies",
     "Lookup",
     "Member",
+    "Missing",
     "Name",
     "Negative",
     "Node",
@@ -77,15 +78,22 @@ _BARE_NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True)
 class Node:
-    """A part of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse."""
+    """A part of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse.
+
+    `asked`: the names of which it asks whether they are missing. Both are kept, since a part may stand in many places.
+    """
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
+    asked: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
         depth = 1 + max((child.depth for child in self.children()), default=0)
         if depth > MAX_DEPTH:
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
         object.__setattr__(self, "depth", depth)
+        asked = frozenset().union(*(child.asked for child in self.children()))
+        if asked:
+            object.__setattr__(self, "asked", asked)
 
     def children(self) -> Iterator[Node]:
         """Yield the parts of this node, from left to right."""
@@ -187,6 +195,17 @@ class Member(Node):
 
 
 @dataclass(frozen=True)
+class Missing(Node):
+    """`operand is missing`; its negation is `operand is known`."""
+
+    operand: Name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "asked", frozenset({self.operand.name}))
+
+
+@dataclass(frozen=True)
 class Not(Node):
     """`not operand`."""
 
@@ -219,7 +238,7 @@ def is_condition(node: Node) -> bool:
     """Whether a node holds or does not, by its form; a label's name is a condition only by what it names."""
     if isinstance(node, Call):
         return node.function in COUNTS
-    return isinstance(node, Truth | Compare | Member | Not | And | Or | Implies)
+    return isinstance(node, Truth | Compare | Member | Missing | Not | And | Or | Implies)
 
 
 def conjunction(parts: Iterable[Node]) -> Node:
@@ -367,6 +386,10 @@ def _print_condition(node: Node) -> tuple[str, int]:
             return f"{_at(operand, _SUM)} in [{', '.join(_at(o, _SUM) for o in options)}]", _COMPARE
         case Not(operand=Member(operand=operand, options=options)):
             return f"{_at(operand, _SUM)} not in [{', '.join(_at(o, _SUM) for o in options)}]", _COMPARE
+        case Missing(operand=operand):
+            return f"{_at(operand, _ATOM)} is missing", _COMPARE
+        case Not(operand=Missing(operand=operand)):
+            return f"{_at(operand, _ATOM)} is known", _COMPARE
         case Not(operand=operand):
             return f"not {_at(operand, _NOT if isinstance(operand, Not) else _UNARY)}", _NOT
         case And(parts=parts):

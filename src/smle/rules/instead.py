@@ -6,10 +6,7 @@ import difflib
 
 __all__ = ["MISSING", "did_you_mean", "instead_of_character", "instead_of_function", "instead_of_word"]
 
-MISSING = (
-    "A rule cannot ask whether a value is missing: it is read as the stand-in that 'missing:' of the input states. Add "
-    "a 0/1 input for it."
-)
+MISSING = "Write 'NAME is missing' or 'NAME is known'."
 
 _SIGNS = {
     **dict.fromkeys(("equals", "equal"), "=="),
@@ -24,7 +21,8 @@ _JOINED = {
     "unless": "not ({right}) implies {left}",
 }
 _CLAUSES = {"if", "when", "then", "where", "else", "otherwise", "given"}
-_ABSENT = {"missing", "known", "null", "none", "nan", "na", "empty"}
+_ABSENT = {"missing", "null", "none", "nan", "na", "empty", "unknown", "absent"}
+_PRESENT = {"known", "present", "given", "available", "there", "notna", "notnull"}
 
 _CURVED = {
     *("log", "ln", "log2", "log10", "log1p", "exp", "sqrt", "pow", "square", "sin", "cos", "tan", "tanh", "sigmoid"),
@@ -96,7 +94,7 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
         return " A rule is about one row; how answers change between rows cannot be stated."
     if lowered in _CALLS:
         return f" Write '{_CALLS[lowered]}'."
-    if lowered.strip("_").removeprefix("is").strip("_") in _ABSENT:
+    if lowered.strip("_").removeprefix("is").strip("_") in _ABSENT | _PRESENT:
         return f" {MISSING}"
     return did_you_mean(name, known, cutoff=0.75)
 
@@ -131,8 +129,9 @@ def _after_is(word: str, before: str, following: tuple[str, ...]) -> str:
     """Return what to write instead of `is missing`, `is not`, `is at least`, `is between 3 and 5`."""
     rest = [token for token in following[:4] if token not in ("is", "at", "than", "or", "to")]
     first = rest[0] if rest else ""
-    if first in _ABSENT or (first == "not" and rest[1:2] and rest[1] in _ABSENT):
-        return MISSING
+    if first in _ABSENT | _PRESENT or (first == "not" and rest[1:2] and rest[1] in _ABSENT | _PRESENT):
+        known = (first in _PRESENT) if first != "not" else (rest[1] in _ABSENT)
+        return f"Write '{before} is {'known' if known else 'missing'}'."
     if first == "not":
         return "Write '!=' to compare."
     if first == "between":

@@ -294,7 +294,7 @@ def _fixed(node: Node, chosen: Mapping[str, str], tables: Mapping[str, Table]) -
             return _fixed(value, chosen, tables)
         return tuple(map(inner, value)) if isinstance(value, tuple) else value
 
-    stated = {name: inner(value) for name, value in vars(node).items() if name != "depth"}
+    stated = {name: inner(value) for name, value in vars(node).items() if name not in ("depth", "asked")}
     return type(node)(**stated)
 
 

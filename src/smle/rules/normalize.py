@@ -25,6 +25,7 @@ from smle.rules.expressions import (
     Compare,
     Implies,
     Member,
+    Missing,
     Name,
     Negative,
     Node,
@@ -155,11 +156,25 @@ class _Normalizer:
                     self._kept.append(written_out)
                     return self.normal_form(written_out, positive)
                 return _among(group, {names.member(group, o) for o in options}, names, positive)
+            case Missing(operand=operand):
+                return self._missing(operand.name, positive)
             case Call(function=function) if function in COUNTS:
                 return self._counted(node, positive)
             case Name(name=name) if name in names.labels:
                 return Literal.of_sign(names.labels[name], positive)
         raise _not_a_condition(node, names)
+
+    def _missing(self, name: str, positive: bool) -> Formula:
+        """Return "an input is missing", or that it is known, in the form in which regions are small.
+
+        Where it is missing it has its stand-in: then it never meets a rule about other values. A region says so; a
+        clause says it of where the rule does not apply.
+        """
+        flag, values = self._names.missing(name)
+        if positive:
+            return flag if self._conjunctive else _joined([flag, *values], conjunctive=True)
+        known = [flag.negated, *([value.negated for value in values] if self._conjunctive else [])]
+        return _joined(known, conjunctive=False)
 
     def _counted(self, node: Call, positive: bool) -> Formula:
         """Return a count over all groups of a size: "one of any k + 1 does not hold", or "some n - k do not hold".
@@ -302,7 +317,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
                 f"'{side.name}' is a label, true or false: write '{side.name}' or 'not {side.name}' instead of "
                 f"{quote(node)}, or compare logit({side.name})."
             )
-        if isinstance(side, Truth | Not | And | Or | Implies | Compare | Member):
+        if isinstance(side, Truth | Not | And | Or | Implies | Compare | Member | Missing):
             raise RuleError(
                 f"Expected numbers on both sides of '{operator}'. Got the condition {quote(side)}. "
                 "For 'if and only if' write (a implies b) and (b implies a)."

@@ -18,6 +18,7 @@ from smle.rules.expressions import (
     Implies,
     Lookup,
     Member,
+    Missing,
     Name,
     Negative,
     Node,
@@ -201,6 +202,16 @@ class Term(_Expression):
     def between(self, low: object, high: object) -> Condition:
         """Return low <= self <= high."""
         return Condition(Compare((node_of(low), self.node, node_of(high)), ("<=", "<=")))
+
+    def is_missing(self) -> Condition:
+        """Whether an input that has a stand-in is missing: `score is missing`."""
+        if not isinstance(self.node, Name):
+            raise RuleError(f"Expected the name of an input in front of 'is missing'. Got '{self}'.")
+        return Condition(Missing(self.node))
+
+    def is_known(self) -> Condition:
+        """Whether an input that has a stand-in is not missing: `score is known`."""
+        return ~self.is_missing()
 
     def isin(self, options: Iterable[object]) -> Condition:
         """Whether a number is one of several, or a categorical input or a choice one of the options."""

@@ -5,6 +5,7 @@
     and-part    = not-part { "and" not-part }
     not-part    = "not" not-part | comparison
     comparison  = sum { ("<=" | "<" | ">=" | ">" | "==" | "!=" | "<>") sum } | sum ["not"] "in" "[" sum { "," sum } "]"
+                | name "is" ["not"] ("missing" | "known")
     sum         = product { ("+" | "-") product }
     product     = unary { ("*" | "/") unary }
     unary       = ["-" | "+"] unary | number ["%"] | date | name | name "[" sum { "," sum } "]" | "(" formula ")"
@@ -34,6 +35,7 @@ from smle.rules.expressions import (
     Implies,
     Lookup,
     Member,
+    Missing,
     Name,
     Negative,
     Node,
@@ -258,12 +260,30 @@ class _Parser:
             token = self.current
             if token.kind == "operator" and token.text in ("**", "^"):
                 raise self._power(start)
+            if level <= 5 and self._asks_for_missing():
+                left = self._missing(left)
+                continue
             binding = _BINDING.get(token.text, 0) if token.kind == "operator" else 0
             if binding < max(level, 1) or (token.text == "not" and not self._sees("in", 1)):
                 break
             left = self._infix(left, token.text, binding)
         self._depth -= 1
         return left
+
+    def _asks_for_missing(self) -> bool:
+        """Whether `is missing`, `is known` or `is not missing` follows; `is` and `missing` may be names elsewhere."""
+        if self.current.kind != "name" or self.current.text != "is":
+            return False
+        after = self._tokens[min(self._index + 1 + self._sees("not", 1), len(self._tokens) - 1)]
+        return after.kind == "name" and after.text in ("missing", "known")
+
+    def _missing(self, left: Node) -> Node:
+        if not isinstance(left, Name):
+            raise RuleError(f"Expected the name of an input in front of 'is missing' or 'is known'. Got {quote(left)}.")
+        self.advance()
+        negated = self._accept("not")
+        asked = Missing(left)
+        return Not(asked) if (self.advance().text == "known") != negated else asked
 
     def _power(self, start: int) -> RuleError:
         self.advance()

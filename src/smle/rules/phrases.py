@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, NumericInput, Polytope, Rule, Specification, date_text, row_text
+from smle.rules import Categorical, NumericInput, Rule, Specification, date_text
 from smle.rules import number_text as rounded_text
 from smle_check.digits import decimal
 
-__all__ = ["number_json", "number_text", "point_json", "point_text", "quoted", "region_text", "value_text"]
+__all__ = ["number_json", "number_text", "point_json", "point_text", "quoted", "value_text"]
 
 
 def number_text(value: Fraction) -> str:
@@ -44,6 +44,8 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
             parts += [f"{item.name}={c}" for c, i in zip(item.categories, columns, strict=True) if values[i] == 1]
         else:
             parts.append(f"{item.name}={value_text(item, values[columns[0]])}")
+    flags = [(name, column) for name, column in spec.flag_columns.items() if column in matters]
+    parts += [f"{name} {'missing' if values[column] == 1 else 'known'}" for name, column in flags]
     return ", ".join(parts) or "every input"
 
 
@@ -55,11 +57,6 @@ def _mentioned(rule: Rule) -> Iterator[int]:
     for clause in rule.requirement.clauses:
         for literal in clause.literals:
             yield from (column for column, _ in literal.inputs)
-
-
-def region_text(spec: Specification, region: Polytope) -> str:
-    """Return a condition in the words of the rules: `score < 480 and work == none`."""
-    return " and ".join(row_text(spec, row) for row in region.rows) or "always"
 
 
 def number_json(value: Fraction) -> dict[str, object]:

@@ -13,10 +13,10 @@ from smle_check.names import visible
 from smle_check.words import comparison_text
 
 if TYPE_CHECKING:
-    from smle.rules.formula import Clause, Row
+    from smle.rules.formula import Clause, Polytope, Row
     from smle.rules.specification import Specification
 
-__all__ = ["clause_text", "html_table", "number_text", "row_text", "share_text", "text_table"]
+__all__ = ["clause_text", "html_table", "number_text", "region_text", "row_text", "share_text", "text_table"]
 
 _LITERALS = 8  # of a clause that are shown
 _CELL = 60  # characters of a cell
@@ -51,12 +51,26 @@ def row_text(spec: Specification, row: Row) -> str:
     """Return a half-space over inputs as a rule would state it; `road == icy` where it says just that."""
     if len(row.coefficients) == 1 and not row.strict:
         ((column, value),) = row.coefficients
+        flag = next((name for name, own in spec.flag_columns.items() if own == column), None)
+        if flag is not None and row.bound in (0, -1):
+            return f"{_name(flag)} is {'missing' if value < 0 else 'known'}"
         category = _category(spec, column)
         if column in spec.dates and abs(value) == 1:
             return f"{_name(spec.columns[column])} {'<=' if value > 0 else '>='} {date_text(row.bound * value)}"
         if category is not None and ((value == 1 and row.bound == 0) or value == row.bound == -1):
             return f"{_name(category[0])} {'==' if value < 0 else '!='} {_name(category[1])}"
     return comparison_text(dict(row.coefficients), row.bound, row.strict, [_name(name) for name in spec.columns])
+
+
+def region_text(spec: Specification, region: Polytope) -> str:
+    """Return a condition in the words of the rules: `score < 480 and work == none`; without one, nothing.
+
+    Where an input is missing, that it has its stand-in is not said.
+    """
+    asked = {column for row in region.rows for column, value in row.coefficients if value < 0}
+    implied = {i for _, place, flag in spec.flagged if flag in asked for i in range(place.start, place.stop)}
+    rows = [row for row in region.rows if not (row.is_comparison and row.coefficients[0][0] in implied)]
+    return " and ".join(row_text(spec, row) for row in rows)
 
 
 def clause_text(spec: Specification, clause: Clause) -> str:
@@ -76,7 +90,7 @@ def _name(name: str) -> str:
 
 def _category(spec: Specification, column: int) -> tuple[str, str] | None:
     """Return the categorical input and the category of a 0/1 column; None for a number."""
-    item, place = next(found for found in spec.input_slices if column < found[1].stop)
+    item, place = next(found for found in spec.column_slices if column < found[1].stop)
     return (item.name, item.categories[column - place.start]) if hasattr(item, "categories") else None
 
 

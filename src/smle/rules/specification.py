@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,11 +16,11 @@ from smle.errors import RuleError
 from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
-from smle.rules.formula import CNF, Polytope
+from smle.rules.formula import CNF, Linear, Polytope
 from smle.rules.lookups import Entry, Table, entries_of
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
-from smle_check.names import twins, visible
+from smle_check.names import flag_of, twins, visible
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -91,6 +91,11 @@ class NumericInput(_Named):
                 f"Input '{self.name}': expected a stand-in for missing values within the range. Got {value}."
             )
 
+    @property
+    def stand_in(self) -> tuple[Fraction, ...]:
+        """What its column holds where it is missing; nothing if it must not be."""
+        return () if self.missing is None else (self.missing,)
+
     def text(self, value: float) -> str:
         """Return a value as people read it: a date, or a number rounded to four digits."""
         if self.dates:
@@ -125,6 +130,11 @@ class Categorical(_Named):
     def columns(self) -> tuple[str, ...]:
         """Names of its columns."""
         return tuple(f"{self.name}={category}" for category in self.categories)
+
+    @property
+    def stand_in(self) -> tuple[Fraction, ...]:
+        """What its columns hold where it is missing; nothing if it must not be."""
+        return () if self.missing is None else tuple(Fraction(c == self.missing) for c in self.categories)
 
 
 @dataclass(frozen=True)
@@ -232,7 +242,9 @@ def _some_names(items: Sequence[Any]) -> str:
 class Specification:
     """What must hold: inputs, outputs, named constants, tables, rules.
 
-    Column order is the order of statement; a categorical input and a choice take several columns.
+    Column order is the order of statement; a categorical input and a choice take several columns. `flags` are inputs
+    of which rules ask whether they are missing: behind all inputs each has a column more, `NAME is missing`, that is 1
+    where the value is missing (the input has its stand-in there) and else 0.
     """
 
     inputs: tuple[NumericInput | Categorical, ...]
@@ -241,6 +253,7 @@ class Specification:
     constants: tuple[tuple[str, Fraction], ...] = ()
     about: About = NOTHING
     tables: tuple[Table, ...] = ()
+    flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._refuse_shared_names()
@@ -288,6 +301,7 @@ class Specification:
         listed += [
             (c, "an input column") for item in self.inputs if isinstance(item, Categorical) for c in item.columns
         ]
+        listed += [(flag_of(name), "what rules ask about an input") for name in self.flags]
         listed += [(c, "an output column") for item in self.outputs if isinstance(item, Choice) for c in item.columns]
         same = twins(name for name, _ in listed)
         if same is not None:
@@ -309,8 +323,8 @@ class Specification:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the input columns, categories expanded."""
-        return tuple(name for item in self.inputs for name in item.columns)
+        """Names of the input columns, categories expanded, flags of missing values behind them."""
+        return tuple(name for item, _ in self.column_slices for name in item.columns)
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
@@ -323,6 +337,24 @@ class Specification:
         return tuple(zip(self.inputs, _slices(self.inputs), strict=True))
 
     @cached_property
+    def column_slices(self) -> tuple[tuple[NumericInput | Categorical, slice], ...]:
+        """Each input with the slice of its columns, then each flag of missing values, a whole number from 0 to 1."""
+        ends = Fraction(0), Fraction(1)
+        items = (*self.inputs, *(NumericInput(flag_of(name), *ends, integer=True) for name in self.flags))
+        return tuple(zip(items, _slices(items), strict=True))
+
+    @cached_property
+    def flag_columns(self) -> dict[str, int]:
+        """The columns that say whether an input is missing, by the name of the input."""
+        return {name: len(self.columns) - len(self.flags) + i for i, name in enumerate(self.flags)}
+
+    @cached_property
+    def flagged(self) -> tuple[tuple[NumericInput | Categorical, slice, int], ...]:
+        """Each input of which rules ask whether it is missing, with its columns and the one that says it."""
+        flags = self.flag_columns
+        return tuple((item, place, flags[item.name]) for item, place in self.input_slices if item.name in flags)
+
+    @cached_property
     def output_slices(self) -> tuple[tuple[Number | Label | Choice, slice], ...]:
         """Each output with the slice of its columns."""
         return tuple(zip(self.outputs, _slices(self.outputs), strict=True))
@@ -330,12 +362,12 @@ class Specification:
     @cached_property
     def lower(self) -> tuple[Fraction, ...]:
         """Lower ends of the domain, one per input column."""
-        return tuple(item.lower for item in self.inputs for _ in item.columns)
+        return tuple(item.lower for item, _ in self.column_slices for _ in item.columns)
 
     @cached_property
     def upper(self) -> tuple[Fraction, ...]:
         """Upper ends of the domain, one per input column."""
-        return tuple(item.upper for item in self.inputs for _ in item.columns)
+        return tuple(item.upper for item, _ in self.column_slices for _ in item.columns)
 
     def ends(self, dtype: npt.DTypeLike = np.float64) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the lower and upper ends of the domain in float32 or float64, (d,) each: the nearest floats.
@@ -360,8 +392,9 @@ class Specification:
 
     @cached_property
     def integral(self) -> frozenset[int]:
-        """Input columns that hold whole numbers: integers, dates, categories."""
-        return frozenset(i for item, place in self.input_slices if item.integer for i in range(place.start, place.stop))
+        """Input columns that hold whole numbers: integers, dates, categories, flags."""
+        places = [place for item, place in self.column_slices if item.integer]
+        return frozenset(i for place in places for i in range(place.start, place.stop))
 
     @cached_property
     def dates(self) -> frozenset[int]:
@@ -390,6 +423,23 @@ class Specification:
         from smle.rules.steps import grid_of
 
         return grid_of(self)
+
+    def with_flags(self, flags: Collection[str]) -> Specification:
+        """Return the rules with columns that say whether these inputs are missing; their own are among these."""
+        names = tuple(item.name for item in self.inputs if item.name in flags)
+        start = len(self.columns) - len(self.flags)
+        moved = {column: start + names.index(name) for name, column in self.flag_columns.items()}
+
+        def form(given: Linear) -> Linear:
+            return tuple(sorted((moved.get(i, i), v) for i, v in given))
+
+        rules = []
+        for rule in self.rules:
+            regions = (
+                Polytope(tuple(replace(r, coefficients=form(r.coefficients)) for r in p.rows)) for p in rule.regions
+            )
+            rules.append(replace(rule, regions=tuple(regions)))
+        return replace(self, rules=tuple(rules), flags=names)
 
     def with_rules(self, rules: tuple[Rule, ...]) -> Specification:
         """Return the specification with some of its rules; steps and ranges of outputs stay those of all."""

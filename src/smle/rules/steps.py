@@ -164,7 +164,7 @@ def grid_of(spec: Specification) -> Grid | None:
 
 def _input_steps(spec: Specification) -> Iterator[Fraction | None]:
     """Yield the step of each input column; None: a real number, or whole ones that float32 cannot hold."""
-    for item in spec.inputs:
+    for item, _ in spec.column_slices:
         step: Fraction | None = item.step if item.step is not None else Fraction(1) if item.integer else None
         for _ in item.columns:
             if step is None:

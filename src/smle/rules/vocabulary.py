@@ -9,11 +9,12 @@ from functools import cached_property
 
 from smle.errors import RuleError
 from smle.rules.dates import date_text
-from smle.rules.expressions import Day, Lookup, Name, Negative, Node, Num, Truth, quote, to_text
+from smle.rules.expressions import Day, Lookup, Name, Negative, Node, Num, Truth, quote, quote_name, to_text
+from smle.rules.formula import Literal
 from smle.rules.instead import did_you_mean
 from smle.rules.lookups import place_of
 from smle.rules.shown import number_text
-from smle.rules.specification import Categorical, Choice, Label, Specification
+from smle.rules.specification import Categorical, Choice, Label, NumericInput, Specification
 from smle_check.floats import FORMATS, nearest
 from smle_check.names import looks, visible
 
@@ -111,6 +112,8 @@ class Vocabulary:
                 return RuleError(f"'{name}' is {kind} of '{item.name}'. Write '{item.name} == {name}'.")
         if name in self.tables:
             return RuleError(f"'{name}' is a table. Write '{name}[{', '.join(self.tables[name].keys)}]'.")
+        if name.lower() in ("missing", "known", "null", "none", "nan"):
+            return RuleError(f"Unknown name '{name}'. Whether an input is missing is written 'NAME is missing'.")
         known = [*self.inputs, *self.outputs, *self.constants, *self.tables]
         return RuleError(f"Unknown name '{name[:80]}'.{did_you_mean(name, known)}")
 
@@ -173,6 +176,32 @@ class Vocabulary:
         """Return all columns of a categorical input or a choice."""
         places = self.columns if isinstance(group, Categorical) else self.targets
         return range(places[group.columns[0]], places[group.columns[-1]] + 1)
+
+    def missing(self, name: str) -> tuple[Literal, list[Literal]]:
+        """Return "an input is missing" as a literal over its flag, and what is known of the input there: its stand-in.
+
+        Raises:
+            RuleError: If it is no input, or has no stand-in.
+        """
+        item = self.inputs.get(name)
+        if item is None:
+            if name in self.outputs:
+                raise RuleError(f"'{name}' is an output. Only inputs can be missing.")
+            raise self.unknown(name)
+        if item.missing is None:
+            categories = f"categories: [{item.categories[0]}, ...]" if isinstance(item, Categorical) else "range: ..."
+            value = item.categories[0] if isinstance(item, Categorical) else "VALUE"
+            raise RuleError(
+                f"'{name} is missing' never holds: rows without '{name}' are refused. State what stands in for a "
+                f"missing value, as in {quote_name(name)}: {{{categories}, missing: {value}}}."
+            )
+        one, column = Fraction(1), self.columns.get(name)
+        asked = Literal((), ((self._spec.flag_columns[name], -one),), -one)
+        if isinstance(item, NumericInput) and column is not None and item.missing is not None:
+            above = [] if item.missing == item.lower else [Literal((), ((column, -one),), -item.missing)]
+            below = [] if item.missing == item.upper else [Literal((), ((column, one),), item.missing)]
+            return asked, [*above, *below]
+        return asked, [Literal((), ((self.columns[f"{name}={item.missing}"], -one),), -one)]
 
     def score(self, arguments: tuple[Node, ...]) -> int:
         """Return the output column of `score(option)` or `score(choice, option)`."""

@@ -93,12 +93,12 @@ class SetAside:
         result[self.kept] = values
         return result
 
-    def text(self) -> str:
+    def text(self, more_by: str = "return_info=True") -> str:
         """Return how many rows were set aside, and why the first of them were; rows count from 1 on."""
         first = [f"row {row + 1}: {reason}" for row, reason in list(self.reasons.items())[:_LISTED]]
         more = ", ..." if len(self) > _LISTED else ""
         were = "row was" if len(self) == 1 else "rows were"
         return (
             f"{len(self)} of {self.rows} {were} set aside ({', '.join(first)}{more}). Their answers are NaN or None; "
-            "return_info=True tells all reasons."
+            f"{more_by} tells all reasons."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
@@ -128,6 +128,11 @@ class Reader:
                 columns[item.name] = np.asarray(item.categories, dtype=object)[part.argmax(axis=1)]
             else:
                 columns[item.name] = part[:, 0]
+        for item, _, flag in self.spec.flagged:
+            gone = encoded[:, flag] == 1
+            if gone.any():
+                nothing = np.nan if isinstance(item, NumericInput) else None
+                columns[item.name] = np.where(gone, nothing, columns[item.name])
         return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 
     def read(self, table: Any) -> ReadTable:
@@ -171,9 +176,13 @@ class Reader:
         """Return in how many rows each input that has a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
         given = table.table if isinstance(table, ReadTable) else table
-        encoded = self.spec.one_hot and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
+        wide = len(self.spec.columns) > len(self._names) or bool(self.spec.one_hot)
+        encoded = wide and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
         if not filled or (encoded and column_names(given) is None):  # encoded rows have their stand-ins
-            return dict.fromkeys(filled, 0)
+            flags = self.spec.flag_columns
+            return {
+                name: int(np.sum(np.asarray(given)[:, flags[name]] == 1)) if name in flags else 0 for name in filled
+            }
         missing = (table if isinstance(table, ReadTable) and table.is_examined else self.examine(given)).missing
         return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
 
@@ -182,6 +191,17 @@ class Reader:
 
         Raises:
             DataError: As `read`, or if it has other columns, or categories are not one 1 among zeros.
+        """
+        rows = self.examine_encoded(array)
+        if rows.faults:
+            raise DataError(rows.faults[0].message)
+        return rows.encoded.reshape(rows.table.shape)
+
+    def examine_encoded(self, array: Any) -> ReadTable:
+        """Return the rows of such an array, one after the other, with what is wrong with them.
+
+        Raises:
+            DataError: If it has other columns.
         """
         width = len(self.spec.columns)
         try:
@@ -195,9 +215,37 @@ class Reader:
             )
         rows, flat = ReadTable(values), values.reshape(-1, width)
         self._put_together(rows, [reader.read_encoded(flat[:, reader.place]) for reader in self._readers])
-        if rows.faults:
-            raise DataError(rows.faults[0].message)
-        return rows.encoded.reshape(values.shape)
+        rows.faults = (*rows.faults, *self._take_flags(rows, flat))
+        return rows
+
+    def _take_flags(self, rows: ReadTable, given: Array) -> Iterator[Fault]:
+        """Take over the columns that say what is missing; where they say so the stand-in must be there."""
+        for item, place, flag in self.spec.flagged:
+            name = self.spec.columns[flag]
+            numbers, faults = read_numbers(name, given[:, flag], truth=True)
+            yield from faults
+            if item.name in rows.missing:  # a missing value of the input itself counts, too
+                numbers = np.where(rows.missing[item.name], 1, numbers)
+            strange = np.flatnonzero((numbers != 0) & (numbers != 1))
+            if len(strange):
+                message = f"Input '{name}': expected 0 or 1. Got {given[strange[0], flag]} in row {strange[0] + 1}."
+                yield Fault(name, strange, "0 or 1", given[strange, flag], message)
+            stand_in = self._stand_in(item, rows.encoded.dtype.type)
+            other = np.flatnonzero((numbers == 1) & (rows.encoded[:, place] != stand_in).any(axis=1))
+            if len(other):
+                message = (
+                    f"Input '{item.name}': expected its stand-in {item.missing} where '{name}' is 1. Got "
+                    f"{rows.encoded[other[0], place].tolist()} in row {other[0] + 1}."
+                )
+                yield Fault(item.name, other, "its stand-in", rows.encoded[other, place.start], message)
+            rows.encoded[:, flag] = numbers
+
+    def _stand_in(self, item: NumericInput | Categorical, kind: Any) -> FloatArray:
+        """Return what stands in the columns of an input where it is missing."""
+        rows = np.full((1, len(self.spec.columns)), np.nan, dtype=kind)
+        reader = self._readers[self._names.index(item.name)]
+        reader.fill(rows, {}, [])
+        return np.atleast_1d(rows[0, reader.place])
 
     def _columns(self, rows: ReadTable) -> list[Any]:
         names = self._names
@@ -217,7 +265,8 @@ class Reader:
         encoded = np.empty((len(read[0].part), len(self.spec.columns)), dtype=_common_format(read))
         for reader, found in zip(self._readers, read, strict=True):
             encoded[:, reader.place] = found.part
-        gaps, missing, faults = bool(np.isnan(encoded).any()), dict[str, Mask](), list[Fault]()
+        stated = len(self.spec.columns) - len(self.spec.flags)
+        gaps, missing, faults = bool(np.isnan(encoded[:, :stated]).any()), dict[str, Mask](), list[Fault]()
         for reader, found in zip(self._readers, read, strict=True):
             if gaps:
                 reader.fill(encoded, missing, found.faults)
@@ -226,6 +275,8 @@ class Reader:
             if isinstance(reader, _NumberReader) and reader.step is not None:
                 reader.read_steps(encoded, found.part, found.faults)
             faults += found.faults
+        for name, flag in self.spec.flag_columns.items():
+            encoded[:, flag] = missing.get(name, False)
         rows.encoded, rows.missing, rows.faults = encoded, missing, tuple(faults)
         rows.is_encoded = rows.is_examined = True
 
@@ -327,7 +378,8 @@ class _NumberReader:
         if len(rows):
             message = f"Input '{self.name}': expected multiples of {float(step):g}. Got {part[rows[0]]:.9g}."
             faults.append(Fault(self.name, rows, f"a multiple of {float(step):g}", part[rows], message))
-        encoded[:, self.place] = _multiples(encoded[:, self.place], step)
+        given = ~np.isnan(part)  # a stand-in is a multiple, and was rounded once
+        encoded[given, self.place] = _multiples(encoded[given, self.place], step)
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
         """Add a fault if numbers are not whole."""

@@ -108,6 +108,10 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
     if whole:
         columns = sorted(spec.integral)
         cast[:, columns] = np.rint(cast[:, columns])
+    for item, place, flag in spec.flagged:  # where an input is missing it has its stand-in
+        cast[:, flag] = np.rint(cast[:, flag])
+        cast[:, place] = np.where(cast[:, [flag]] == 1, np.array(item.stand_in, dtype=dtype), cast[:, place])
+    if whole:
         for item, place in spec.input_slices:
             if item.step is not None:
                 n, q = item.step.numerator, item.step.denominator

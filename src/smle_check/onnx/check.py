@@ -110,7 +110,7 @@ def assumptions(interface: Interface, head: str) -> list[str]:
     ]
     blank = [(item.name, item.categories[item.default]) for item in interface.inputs if item.blank]
     whole = [item.name for item in interface.inputs if item.whole] if interface.monitored else None
-    return assumptions_text(whole, [*filled, *blank], head)
+    return assumptions_text(whole, [*filled, *blank], head, [item.name for item in interface.inputs if item.flagged])
 
 
 def decoded(text: Any, what: str) -> bytes:

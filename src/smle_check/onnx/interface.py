@@ -33,7 +33,7 @@ def monitor_of(spec: Specification, gated: list[int]) -> Monitor:
 
 def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
     """Named inputs -> FEATURES (batch, d). Return the texts compared with the known ones (batch, categories)."""
-    parts, known = [], []
+    parts, known, flags = [], [], []
     for i, item in enumerate(inputs):
         base = f"inputs/{i}/"
         if not item.categories:
@@ -42,6 +42,7 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
                 fill = program.put(base + "fill", Constant("F32", (1, 1), item.fill))
                 missing = program.add("IsNaN", [item.name], base + "missing")
                 parts[-1] = program.add("Where", [missing, fill, item.name], base + "filled")
+                flags += [program.cast(missing)] if item.flagged else []
             continue
         k = len(item.categories)
         names = program.texts(base + "categories", item.categories, (1, k))
@@ -53,33 +54,55 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
         positions = program.integers(base + "positions", list(range(k)), (1, k))
         parts.append(program.cast(program.add("Equal", [best, positions], base + "hot")))
         known.append(equal)
-    program.add("Concat", parts, FEATURES, axis=1)
+        if item.flagged:
+            empty = program.texts("constants/empty", ("",), (1, 1))
+            flags.append(program.cast(program.add("Equal", [item.name, empty], base + "missing")))
+    program.add("Concat", [*parts, *flags], FEATURES, axis=1)
     return known
 
 
 def in_domain(program: Program, inputs: tuple[Input, ...], known: list[str], steps: str | None = None) -> None:
     """`in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank).
 
-    `steps`: whether inputs of a grid head are multiples of their steps.
+    `outside_input` (batch,): the number of the last input for which this is not so; -1: there is none. `steps`: which
+    inputs of a grid head are multiples of their steps (d, batch).
     """
-    inside = program.cast(program.add("Equal", ["head/x", "head/columns"], "domain/inside"))
-    first = program.integers("constants/first", [0], (1,))
-    flags = [program.add("ReduceMin", [inside, first], "domain/least", keepdims=0), *([] if steps is None else [steps])]
+    columns = [i for i, item in enumerate(inputs) for _ in range(item.width)]
+    columns += [i for i, item in enumerate(inputs) if item.flagged]
+    first, none = program.integers("constants/first", [0], (1,)), program.integers("domain.none", [-1], ())
+
+    def last(fits: str, owners: list[int], name: str) -> str:
+        """(rows, batch), one row for each owner -> the last owner of a row that does not fit (batch,), or -1."""
+        owner = program.integers(f"domain.{name}.inputs", owners, (len(owners), 1))
+        return program.add(
+            "ReduceMax",
+            [program.add("Where", [fits, none, owner], f"domain/{name}/outside"), first],
+            f"domain/{name}",
+            keepdims=0,
+        )
+
+    inside = program.add("Equal", ["head/x", "head/columns"], "domain/inside")
+    inside = inside if steps is None else program.add("And", [inside, steps], "domain/both")
+    found = [last(inside, columns, "range")]
     whole = [column for column, asked in enumerate(item.whole for item in inputs for _ in range(item.width)) if asked]
     if whole:
         picks = program.integers("domain.whole", whole, (len(whole),))
         values = program.add("Gather", ["head/columns", picks], "domain/values", axis=0)
         equal = program.add("Equal", [values, program.add("Floor", [values], "domain/floor")], "domain/equal")
-        flags.append(program.add("ReduceMin", [program.cast(equal), first], "domain/unbroken", keepdims=0))
+        found.append(last(equal, [columns[column] for column in whole], "unbroken"))
     for (i, item), equal in zip([(i, item) for i, item in enumerate(inputs) if item.categories], known, strict=True):
         base, k = f"inputs/{i}/", len(item.categories)
         if item.blank:
             accepted = program.texts(base + "known", (*item.categories, ""), (1, k + 1))
             equal = program.add("Equal", [item.name, accepted], base + "accepted")
-        axes = program.integers("constants/second", [1], (1,))
-        flags.append(program.add("ReduceMax", [program.cast(equal), axes], base + "any", keepdims=0))
-    everything = program.add("Min", flags, "domain/everything") if len(flags) > 1 else flags[0]
-    program.add("Cast", [everything], "in_domain", to=BOOL)
+        axes, owner = program.integers("constants/second", [1], (1,)), program.integers(base + "number", [i], ())
+        strange = program.add("Where", [equal, none, owner], base + "outside")
+        found.append(program.add("ReduceMin", [strange, axes], base + "strange", keepdims=0))
+    if len(found) > 1:
+        program.add("Max", found, "outside_input")
+    else:
+        program.rename(found[0], "outside_input")
+    program.add("Less", ["outside_input", program.integers("domain.first", [0], ())], "in_domain")
 
 
 def active_rules(program: Program, active: str | None, monitor: Monitor) -> None:

@@ -4,6 +4,7 @@ import math
 import struct
 from typing import Any
 
+from smle_check.names import flag_of
 from smle_check.onnx.graph import FLOAT, STRING, Found, Graph, Node
 from smle_check.onnx.program import Input, Output, Program
 from smle_check.onnx.protobuf import name_of
@@ -20,8 +21,12 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
         _, data = graph.numbers("domain.whole", "I64")
         whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))  # a set: hostile files must be refused quickly
     result: list[Input] = []
-    column = 0
-    while column < len(columns):
+    column, end = 0, len(columns)
+    while end and columns[end - 1] not in graph.inputs and is_flag(columns[end - 1], graph):
+        end -= 1  # columns that say what is missing come last
+    flags, asked = columns[end:], set(columns[end:])
+    require(all(k < end for group in one_hot for k in group), "onnx: categories among columns that say what is missing")
+    while column < end:
         base = f"inputs/{len(result)}/"
         name, fill, default = columns[column], None, 0
         categories: tuple[str, ...] = ()
@@ -46,10 +51,20 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
             kind == expected and len(shape) == 2 and shape[1] == 1, f"onnx: input {name[:80]!r}: wrong type or shape"
         )
         blank = base + "known" in graph.constants
-        result.append(Input(name, categories, fill, default, blank, column in whole and not categories))
+        flagged = flag_of(name) in asked
+        require(not flagged or bool(categories) or fill is not None, f"onnx: nothing stands in for {name[:80]!r}")
+        result.append(Input(name, categories, fill, default, blank, column in whole and not categories, flagged))
         column += max(1, len(categories))
+    require(column == end, "onnx: categories and columns that say what is missing are not in order")
+    require([flag_of(item.name) for item in result if item.flagged] == flags, "onnx: missing values of unknown inputs")
     require(len({item.name for item in result}) == len(result), "onnx: an input is used twice")
     return tuple(result)
+
+
+def is_flag(column: str, graph: Graph) -> bool:
+    """Whether a column says that an input of the graph is missing."""
+    name = column.removesuffix(flag_of(""))
+    return name != column and name in graph.inputs
 
 
 def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:

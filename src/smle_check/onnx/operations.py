@@ -76,7 +76,7 @@ class Printer:
         self.values[op.out] = Value(self.widened(), self.across)
 
     def on_steps(self) -> str | None:
-        """Return which rows have inputs on their steps (batch,); None: the head knows none."""
+        """Return which inputs are on their steps (d, batch); None: the head knows none."""
         return None
 
     def widened(self) -> str:
@@ -185,6 +185,7 @@ def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
     if interface.monitored or gate.oblique or sum(bool(own) for own in gate.members) != 1:
         return False
     numbers = [not item.categories for item in interface.inputs for _ in range(item.width)]
+    numbers += [False for item in interface.inputs if item.flagged]
     lower, upper = (floats_of(tensors[f"domain.{side}_float32"]) for side in ("lower", "upper"))
     limits = floats_of(tensors["gate.constants_float32"])
     for (column, negative, strict), limit in zip(gate.comparisons, limits, strict=True):

@@ -19,6 +19,8 @@ class Input(NamedTuple):
 
     `fill`: the float32 that stands in for NaN, or None. `default`: the category that stands in for unknown ones;
     `blank`: whether the empty text counts as that category. `whole`: whether `in_domain` asks for a whole number.
+    `flagged`: whether there is a column that is 1 where it is missing (NaN, the empty text), and else 0; these columns
+    come behind those of all inputs.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Input(NamedTuple):
     default: int = 0
     blank: bool = False
     whole: bool = False
+    flagged: bool = False
 
     @property
     def width(self) -> int:
@@ -51,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Named inputs and outputs, and whether `in_domain` and `active_rules` are among the latter, and `steps`."""
+    """Named inputs and outputs; whether there are `in_domain`, `outside_input` and `active_rules`; whether `steps`."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -165,6 +168,7 @@ def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple
         result["steps"] = INT64, (None, len(interface.outputs))
     if interface.monitored:
         result["in_domain"] = BOOL, (None,)
+        result["outside_input"] = INT64, (None,)
         if rules:
             result["active_rules"] = BOOL, (None, rules)
     return result

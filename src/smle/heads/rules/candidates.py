@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-import smle_check
 from smle.certificates.document import Certificate
-from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows
+from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, Part, Slopes, changed_bits
 from smle.nearest import Clauses, Proposals
@@ -43,23 +44,19 @@ class Candidates(ClipList):
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
-        document = certificate.document
-        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
-        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        spec, regions = self.specification, self.regions
         self._check = Check(spec, regions, self._tensors)
         if self._limits > MANY_LIMITS:  # clips have a program of their own
             ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
             self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
         self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
         self._place = {region: i for i, region in enumerate(regions)}
-        labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
-        self._clauses = Clauses.of(spec, labels)
-        switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
-        for i, rule in enumerate(spec.rules):
-            switches[[self._place[region] for region in rule.regions], i] = 1
-        self._switches = switches[:, self._clauses.parts]
-        single = (self._switches.sum(axis=0) == 1).all()
-        self._of_part = self._switches.argmax(axis=0) if single else None  # the one region of its rule
+        self._clauses = Clauses.of(spec, self._labels)
+        of_part = [[self._place[region] for region in spec.rules[r].regions] for r in self._clauses.parts.tolist()]
+        starts, places = np.cumsum([0, *map(len, of_part)]), np.array([*chain(*of_part)], dtype=np.intp)
+        self._of_part = places if len(places) == len(of_part) else None  # the one region of its rule
+        ones = np.ones(len(places), dtype=np.float32)
+        self._switches = as_stored(sparse.csc_matrix((ones, places, starts), (len(regions), len(of_part))))
         self._one_at_a_time = Lock()  # proposals remember what they prepare
         self._proposals: Proposals | None = None
         _ALIVE.add(self)
@@ -162,14 +159,14 @@ class Candidates(ClipList):
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
-        row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
+        first = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
         clipped: dict[int, float] = {}
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
             slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
             for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
-                k = row[limit.rule, limit.clause]
+                k = first[limit.rule, limit.clause]
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
                     inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
@@ -181,7 +178,7 @@ class Candidates(ClipList):
         aims[checked] = self._check.thresholds[listed]
         for place, k in zip(np.flatnonzero(checked).tolist(), listed, strict=True):
             if k < self._check.moving and any(clauses.group[j] >= 0 for j in inputs[place]):  # numbers of tables
-                inputs[place] = {int(j): float(self._check.inputs[k, j]) for j in np.flatnonzero(self._check.inputs[k])}
+                inputs[place] = dict(row(self._check.inputs, k))
         aims[list(clipped)] = list(clipped.values())
         return replace(clauses, outputs=outputs, inputs=inputs), aims
 

@@ -44,10 +44,13 @@ class ClipList(AsksOnce):
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
         document = certificate.document
-        spec = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.regions: list[int] = document["gate"]["regions"]
+        self._tree = document["program"]["tree"]
+        self._labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
         self._tensors = MappingProxyType(arrays_of(certificate.tensors))
         limits = limits_of(spec)
-        self._ops = clip_list(spec, limits, document["gate"]["regions"])
+        self._ops = clip_list(spec, limits, self.regions)
         self._of_rows: dict[Any, Function] = {}
         self._of_columns: dict[Any, Function] = {}
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)

@@ -27,8 +27,9 @@ from smle.networks.backbones import MLP
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import plain_numbers
 from smle.networks.folders import backbone_state, weights_of
+from smle.networks.predicted import evaluating, predicted
 from smle.networks.quick import Quick, quickly
-from smle.networks.safe_network import SafeNetwork, evaluating, predicted
+from smle.networks.safe_network import SafeNetwork
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron
 
@@ -69,9 +70,11 @@ class CertifiedNetwork(nn.Module):
         """Return the numbers of the head by the names of the model file."""
         return self.head.arrays()
 
-    def predict(self, X: Any, *inputs: Any, out_of_domain: str = "raise") -> npt.NDArray[np.float32]:
+    def predict(
+        self, X: Any, *inputs: Any, out_of_domain: str = "raise", bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float32]:
         """Return answers to a table or an array: (n,) for one output, else (n, m)."""
-        return predicted(self, self.spec, X, inputs, out_of_domain)
+        return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows)
 
 
 def network_of(record: ModelRecord, spec: Specification) -> SafeNetwork | CertifiedNetwork | MLP:
