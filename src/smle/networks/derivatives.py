@@ -60,19 +60,21 @@ def is_differentiated(tensor: Tensor) -> bool:
         return True
 
 
-def pull(features: Tensor, answers: Tensor, served: Tensor, gradient: Tensor, key: str) -> tuple[Tensor, Tensor]:
+At = tuple[Tensor, Tensor, Tensor]
+"""Features (..., d), answers (..., width) and what was served (..., m)."""
+
+
+def pull(at: At, gradient: Tensor, key: str) -> tuple[Tensor, Tensor]:
     """Return derivatives by features (..., d) and by answers (..., width), from those by what was served (..., m)."""
-    use = _Pull.apply if _is_seen(gradient) else torch.ops.smle.pull
-    found: tuple[Tensor, Tensor] = use(features, answers, served, gradient, key)
+    use: Any = _Pull.apply if _is_seen(gradient) else torch.ops.smle.pull
+    found: tuple[Tensor, Tensor] = use(*at, gradient, key)
     return found
 
 
-def push(
-    features: Tensor, answers: Tensor, served: Tensor, inputs: Tensor | None, moved: Tensor | None, key: str
-) -> Tensor:
+def push(at: At, inputs: Tensor | None, moved: Tensor | None, key: str) -> Tensor:
     """Return how what was served moves (..., m) when features move by `inputs` and answers by `moved`."""
-    use = _Push.apply if _is_seen(inputs, moved) else torch.ops.smle.push
-    found: Tensor = use(features, answers, served, inputs, moved, key)
+    use: Any = _Push.apply if _is_seen(inputs, moved) else torch.ops.smle.push
+    found: Tensor = use(*at, inputs, moved, key)
     return found
 
 
@@ -141,11 +143,11 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _after_pull(ctx: Any, inputs: Tensor | None, moved: Tensor | None) -> tuple[Any, ...]:
-    return None, None, None, push(*ctx.saved_tensors, inputs, moved, ctx.key), None
+    return None, None, None, push(ctx.saved_tensors, inputs, moved, ctx.key), None
 
 
 def _after_push(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    return None, None, None, *pull(*ctx.saved_tensors, gradient, ctx.key), None
+    return None, None, None, *pull(ctx.saved_tensors, gradient, ctx.key), None
 
 
 class _Pull(torch.autograd.Function):
@@ -160,7 +162,7 @@ class _Pull(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, features: Any, answers: Any, served: Any, gradient: Tensor, key: None) -> Any:
-        return pull(*ctx.saved_tensors, gradient, ctx.key)
+        return pull(ctx.saved_tensors, gradient, ctx.key)
 
 
 class _Push(torch.autograd.Function):
@@ -175,7 +177,7 @@ class _Push(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, features: Any, answers: Any, served: Any, inputs: Any, moved: Any, key: None) -> Any:
-        return push(*ctx.saved_tensors, inputs, moved, ctx.key)
+        return push(ctx.saved_tensors, inputs, moved, ctx.key)
 
 
 register("pull", _PULL, _run_pull, _pulled_shapes)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
-import logging
-import re
-import warnings
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +19,13 @@ from smle.graphs.certified_files import FilePath, write_certified
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.calls import Call, same, try_sizes
 from smle.networks.folders import CertifiedModule, weights_of
+from smle.networks.onnx_operator import quiet_exporter, told_by
 from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
 
 __all__ = ["torch_backbone", "write_network"]
 
 _EXAMPLES = 6
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def write_network(
@@ -108,7 +103,7 @@ def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_s
         raise ModelFormatError(
             "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
             "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
-            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(reason)).splitlines()[0]})"
+            f"(batch, n), and pass the file as backbone=. ({told_by(reason)})"
         ) from reason
     try_sizes(call, exported, may_be_fixed=features or dynamic_shapes is not None)
     return onnx_backbone(exported, features="features" if features else None)
@@ -116,24 +111,17 @@ def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_s
 
 def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
     """Return a call as an ONNX model whose axes are free where they are named."""
-    noisy = logging.getLogger("torch.onnx")
-    level = noisy.level
-    noisy.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            exported = torch.onnx.export(
-                call,
-                call.tensors,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=call.names,
-                dynamic_shapes=(tuple(axes),),
-                external_data=False,
-                verbose=False,
-            )
-    finally:
-        noisy.setLevel(level)
+    with quiet_exporter():
+        exported = torch.onnx.export(
+            call,
+            call.tensors,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=call.names,
+            dynamic_shapes=(tuple(axes),),
+            external_data=False,
+            verbose=False,
+        )
     assert exported is not None
     return exported.model_proto
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import torch
@@ -18,8 +20,9 @@ from smle.graphs.head_functions import head_function
 from smle.networks.served_heads import exported_heads, find_head
 from smle_check.onnx.graph import OPSET
 
-__all__ = ["write_module"]
+__all__ = ["quiet_exporter", "told_by", "write_module"]
 
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _FORMATS = ("FLOAT", "FLOAT16", "BFLOAT16")  # that float32 holds
 
 
@@ -49,7 +52,7 @@ def write_module(
     module.eval()
     token = exported_heads.set({})
     try:
-        with torch.no_grad(), _explained():
+        with torch.no_grad(), _explained(), quiet_exporter():
             exported = torch.onnx.export(
                 module,
                 example,
@@ -73,24 +76,36 @@ def write_module(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Keep the exporter quiet, and say in our own words what it cannot do."""
+def quiet_exporter() -> Iterator[None]:
+    """Keep torch.onnx from talking: what it cannot do is said in our words."""
     noisy = logging.getLogger("torch.onnx")
     level = noisy.level
     noisy.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
+    finally:
+        noisy.setLevel(level)
+
+
+def told_by(error: BaseException | None) -> str:
+    """Return the first line of what the exporter says."""
+    return _COLORS.sub("", str(error)).splitlines()[0]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise our own errors as they are where the exporter wrapped them, and explain others."""
+    try:
+        yield
     except torch.onnx.OnnxExporterError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ModelFormatError | NotCertifiedError):
             cause = cause.__cause__
         if cause is not None:
             raise cause from None
-        raise ModelFormatError(f"torch.onnx cannot export this module. ({str(error).splitlines()[0]})") from error
-    finally:
-        noisy.setLevel(level)
+        raise ModelFormatError(f"torch.onnx cannot export this module. ({told_by(error)})") from error
 
 
 def _call(features: Any, answers: Any, gradients: Any, key: str) -> Any:
@@ -113,5 +128,6 @@ def _call(features: Any, answers: Any, gradients: Any, key: str) -> Any:
             raise NotCertifiedError("Expected a head that is proved. Got one of a network without rules.")
         known[name] = onnx_ir.from_proto(head_function(certificate, name))
     node = onnx_ir.Node("smle", name, [features, answers], version=1)
-    evaluator.default().nodes.append(node)
+    recorder: Any = evaluator.default()
+    recorder.nodes.append(node)
     return node.outputs[0]

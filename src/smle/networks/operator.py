@@ -55,7 +55,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.passes:
         return None, None, gradient, None
-    by_features, by_answers = pull(*ctx.saved_tensors, gradient, ctx.key)
+    by_features, by_answers = pull(ctx.saved_tensors, gradient, ctx.key)
     wanted = ctx.needs_input_grad
     return by_features if wanted[0] else None, by_answers if wanted[1] else None, None, None
 
@@ -88,7 +88,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, features: Tensor | None, answers: Tensor | None, gradients: Tensor | None, key: None) -> Any:
-        return gradients if ctx.passes else push(*ctx.saved_tensors, features, answers, ctx.key)
+        return gradients if ctx.passes else push(ctx.saved_tensors, features, answers, ctx.key)
 
 
 for _name in ("serve", "serve.differentiable"):

@@ -36,7 +36,7 @@ class ClippedUnits:
         lower, upper = (values.get(end, tensors[f"bounds.{end}"]) for end in ("lower", "upper"))
         inside = np.asarray((answer >= lower) & (answer <= upper))
         low = np.asarray(~inside & ((answer < lower) | (upper < lower)))
-        served = ~np.isnan(values["y"]).any(axis=1)
+        served = np.asarray(~np.isnan(values["y"]).any(axis=1))
         return cls(values, tensors, inside, low, ~inside & ~low, served)
 
     def _heads(self) -> Iterator[tuple[Any, Array, Array | None, bool]]:
