@@ -22,7 +22,10 @@ from smle.rules import variables
 from smle.tables import Reader
 from smle.violations.points import finished
 from smle_check.onnx.check import check_onnx
+from smle_check.onnx.graph import Graph
+from smle_check.onnx.match import read_inputs
 from support.commands import run
+from support.joined import every_constant_counts, every_node_counts, joined
 
 RULES = """
 inputs:
@@ -288,3 +291,23 @@ def test_versions_are_compared_where_values_are_missing():
 
 def test_what_the_flags_mean_is_said():
     assert any("`work is missing` is 1 where work is missing" in line for line in assumptions_of(SPEC, "rules"))
+
+
+def test_every_node_and_constant_that_makes_a_flag_counts():
+    made = joined(SPEC)
+    assert every_node_counts(made, 2, branches=False) > 60
+    fills = ("inputs/1/fill", "inputs/3/fill", "inputs/4/fill")  # what stands in is the exporter's word
+    assert "constants/empty" in every_constant_counts(made, free=(*fills, "clips."))
+
+
+def test_categories_cannot_reach_into_the_flags():
+    """Exactly one of two values would be missing, says such a certificate; the graph says nothing of the kind."""
+    graph = Graph(joined(SPEC).onnx)
+    columns, groups = list(SPEC.columns), [list(group) for group in SPEC.one_hot]
+    assert [item.flagged for item in read_inputs(graph, columns, groups)] == [False, True, True, True, True]
+    for one_hot in ([*groups, [7, 8]], [[2, 3, 4, 7]]):
+        with pytest.raises(smle_check.Rejected, match="say what is missing"):
+            read_inputs(graph, columns, one_hot)
+    for other in (["score is missing", "income is missing"], ["work is missing", "score is missing"]):
+        with pytest.raises(smle_check.Rejected, match="onnx"):
+            read_inputs(graph, [*columns[:7], *other], groups)
