@@ -12,6 +12,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SMALL = {
     "load_forecast": {"hours": 300, "max_epochs": 3},
     **{name: {"rows": 400} for name in ("hierarchical_forecast", "basal_rates", "invoice", "warehouses")},
+    "train_speeds": {"rows": 60, "max_epochs": 2},
     "price_list": {"count": 60},
     "bank": {"rows": 400, "max_iter": 20},
     "energy": {"rows": 400, "max_epochs": 3, "max_iter": 20},

@@ -21,7 +21,7 @@ __all__ = ["QuickModel", "nearest_allowed", "violation_rate"]
 Array = npt.NDArray[np.float64]
 _TREES, _LEAF, _TRIED = 20, 5, 10  # trees, rows per leaf, and inputs tried per split
 _WORK = 30_000  # rows times inputs tried, fewer for many outputs: some tenths of a second
-_MANY = 100  # outputs from which on there are no trees
+_MANY = 100  # with more outputs than this there are no trees
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Deployment: ONNX files with their certificates.
 
 An exported file needs nothing but an ONNX runtime; `smle_check` checks it with the standard library alone. Only
-`write_network` needs torch, and loads it on first use.
+`write_network` and `write_module` need torch, and load it on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from smle.graphs.onnx_model import OnnxModel, load_onnx
 
 if TYPE_CHECKING:
     from smle.networks.onnx import write_network
+    from smle.networks.onnx_operator import write_module
 
-__all__ = ["OnnxModel", "backbone_model", "check_onnx", "load_onnx", "write_network", "write_onnx"]
+__all__ = ["OnnxModel", "backbone_model", "check_onnx", "load_onnx", "write_module", "write_network", "write_onnx"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from smle.networks.onnx import write_network
 
         return write_network
+    if name == "write_module":
+        from smle.networks.onnx_operator import write_module
+
+        return write_module
     raise AttributeError(f"module 'smle.export' has no attribute '{name}'")

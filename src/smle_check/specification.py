@@ -197,6 +197,24 @@ class Specification:
         products = self.summed(slope)
         return error64([v for v, _ in products], [size for _, size in products], offset, what)
 
+    def errors(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> tuple[Fraction, dict[int, Fraction]]:
+        """Bound the same error as a function of x: a number, and what each member of a group adds where it is 1.
+
+        The bound is linear in the sizes of the coefficients, and of a group only that of the member that is 1 counts.
+        """
+        self.error(slope, offset, what)  # nothing overflows, whichever members are 1
+        numbers = [(v, self.sizes[k]) for k, v in slope.items() if k not in self.group]
+        members = {k: abs(v) for k, v in slope.items() if k in self.group}
+        if not members or self.is_table(slope, offset):
+            return self.error(slope, offset, what), {}
+        groups = len(self.groups_of(members))
+        sizes = [size for _, size in numbers] + [Fraction(1)] * groups
+        without, one = (
+            error64([v for v, _ in numbers] + [Fraction(0)] * (groups - 1) + [last], sizes, offset, what)
+            for last in (Fraction(0), Fraction(1))
+        )
+        return without, {k: v * (one - without) for k, v in members.items()}
+
     def row(self, entry: Any, d: int) -> Row:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
         terms_data, bound_data, strict = fields(entry, "terms bound strict", "row")

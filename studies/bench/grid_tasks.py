@@ -104,8 +104,9 @@ def hierarchy(path: Path, *, folds: int = 4) -> tuple[tuple[object, ...], ...]:
             "MinT": mint,
             "MinT, clipped": np.clip(mint[:, tops:], 0, None) @ sums.T,
         }
-        spread = np.sqrt(np.diag(covariance))
-        for title, scale in (("", None), (", in units of errors", spread)):
+        units = {"": None, ", in units of examples": series[:start].std(axis=0)}
+        units[", in units of errors"] = np.sqrt(np.diag(covariance))
+        for title, scale in units.items():
             program = GridProgram(certify_grid(spec, default=series[:start].mean(axis=0), scale=scale))
             X = np.zeros((block, 1))
             for name in ("MinT", "base"):

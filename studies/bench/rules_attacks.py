@@ -23,6 +23,7 @@ from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
+from smle_check.heads.sums import columns_of
 from studies.bench.runtimes import Runtime
 from studies.bench.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
 from studies.bench.soundness_attacks import TINY, Attack, Attacker, Batch, chunks
@@ -114,11 +115,25 @@ class RulesProgram:
         self.order, self.spec, self.tensors = order, subject.stated, dict(subject.tensors)
         self.tree = subject.certificate.document["program"]["tree"]
         self.limits, self.checked, self.regions = limits_of(self.spec), checked_of(self.spec), gated_regions(self.spec)
+        if not self.checked.is_empty:
+            self.tensors |= self.matrices()
         if not slack and not self.checked.is_empty:
             stated = np.array([float(literal.bound) for literal in self.checked.literals])
             rounded = self.tensors["check.sizes"].any(axis=1)  # others are compared exactly
             self.tensors["check.thresholds"] = np.where(rounded, stated, self.tensors["check.thresholds"])
             self.tensors["check.sizes"] = np.zeros_like(self.tensors["check.sizes"])
+
+    def matrices(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the numbers of the check with zeros between them, a row for each literal."""
+        read = [columns_of(self.spec, literal) for literal in self.checked.literals]
+        m, d = len(self.spec.outputs), len(self.spec.inputs)
+        made = {"check.outputs": np.zeros((len(read), m)), "check.sizes": np.zeros((len(read), m))}
+        made["check.inputs"] = np.zeros((self.checked.moving, d))
+        for name, matrix in made.items():
+            own = [columns[name == "check.inputs"] for columns in read[: len(matrix)]]
+            places = [(k, i) for k, columns in enumerate(own) for i in columns]
+            matrix[tuple(np.array(places, dtype=np.intp).reshape(-1, 2).T)] = self.tensors[name]
+        return made
 
     def sums(self, A: npt.NDArray[Any], v: npt.NDArray[Any], b: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return A v + b for every row: (rows, k)."""

@@ -25,29 +25,36 @@ from studies.bench.sampling import FloatArray, Judge
 from studies.bench.soundness_attacks import Batch
 from studies.bench.soundness_subjects import Subject, makers
 from studies.bench.torch_attacks import Passes, in_modes, learned_modes, torch_modes
+from studies.bench.torch_shapes import GRAPHS, SEQUENCES, costs, graphs, misplaced, sequences
 
-__all__ = ["boxes", "grids", "run", "unsafe_box", "unsafe_grid"]
+__all__ = ["boxes", "grids", "run", "shapes", "unsafe_box", "unsafe_grid"]
 
 Found = Iterator[tuple[str, Batch, int]]
 """What was attacked, a batch, and how many of its rows break a rule."""
 _POINTS = {False: 1_200_000, True: 20_000}
+_POSITIONS = {False: 10_000_000, True: 80_000}  # of sequences, and as many nodes of graphs
 _QUICK = ("dose, affine", "oblique, at the limit", "dose, network", "oblique, crossing", "around zero")
 
 
 def run(quick: bool = False) -> BenchResult:
-    """Attack boxes and grids with half of the points each, and heads that are not safe."""
+    """Attack boxes and grids with half of the points each, sequences and graphs, and heads that are not safe."""
+    passed: dict[str, bool] = {}
     with one_thread():
         safe = _counted(_all(_POINTS[quick], quick))
+        shaped = _counted(shapes(_POSITIONS[quick]))
+        cost = costs(quick, passed)
         unsafe = {name: _counted(found) for name, found in _unsafe(20_000).items()}
-    violations = sum(broken for _, broken in safe.values())
-    points = sum(count for count, _ in safe.values())
-    passed = {f"no violation in {points:,} points": violations == 0}
+    for what, found in (("points", safe), ("positions and nodes", shaped)):
+        points, violations = (sum(column) for column in zip(*found.values(), strict=True))
+        passed[f"no violation in {points:,} {what}"] = violations == 0
     passed |= {
         f"violations are found in: {name}": sum(broken for _, broken in ways.values()) > 0
         for name, ways in unsafe.items()
     }
     tables = [
         Table("Certified heads in torch", ("what", "points", "violations"), _rows(safe)),
+        Table("Sequences and graphs", ("what", "positions or nodes", "violations"), _rows(shaped)),
+        cost,
         *(Table(f"Not safe: {name}", ("what", "points", "violations"), _rows(ways)) for name, ways in unsafe.items()),
     ]
     return BenchResult("soundness_torch", "Soundness: the torch door in every mode", tuple(tables), passed, quick)
@@ -58,6 +65,18 @@ def _all(points: int, quick: bool) -> Found:
     for number, make in enumerate(made.values()):
         yield from boxes(make(), points // (2 * len(made)), seed=number)
     yield from grids(points // 2, seed=0)
+
+
+def shapes(count: int) -> Found:
+    """Attack so many positions of sequences, and as many nodes of graphs."""
+    for text, batches in ((SEQUENCES, sequences(count, seed=0)), (GRAPHS, graphs(count, seed=1))):
+        yield from _judged(text, batches)
+
+
+def _judged(text: str, batches: Iterator[Batch]) -> Found:
+    judge = Judge(Specification.from_yaml(text))
+    for batch in batches:
+        yield batch.way, batch, len(judge.judge(batch.at, batch.Y).rows)
 
 
 def boxes(subject: Subject, count: int, *, seed: int) -> Found:
@@ -147,6 +166,7 @@ def _unsafe(count: int) -> dict[str, Found]:
     return {
         "a bias of a box moved by a ten-thousandth": unsafe_box(count),
         "a comparison behind a head of whole numbers": unsafe_grid(count),
+        "features of the position before": _judged(SEQUENCES, misplaced(count, seed=0)),
     }
 
 

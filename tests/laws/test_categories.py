@@ -226,6 +226,32 @@ def test_safe_answers_may_be_tables_over_a_category():
         assert not list(Judge(spec).violations(X, Y))
 
 
+NUMBERS = [0.001, 1, 7, 123.4, 98765.4321, 10**9, 10**12]
+SHARES = f"""
+inputs: {{w: [0, 1], k: {{categories: [{", ".join(f"m{i}" for i in range(len(NUMBERS)))}]}}}}
+outputs: [price, cost]
+tables:
+  cap: {{key: k, values: {{{", ".join(f"m{i}: {v}" for i, v in enumerate(NUMBERS))}}}}}
+  low: {{key: k, values: {{{", ".join(f"m{i}: {v / 2}" for i, v in enumerate(NUMBERS))}}}}}
+rules:
+  - {{name: total, then: "abs(price + cost - cap[k]) <= 0.01 * cap[k]"}}
+  - {{name: least, then: "price >= low[k]"}}
+"""
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_safe_tables_have_room_in_the_size_of_each_number(pinned):
+    high = ", ".join(f"m{i}: {v / 2 if i == 1 else v}" for i, v in enumerate(NUMBERS))  # one price alone is allowed
+    text = SHARES.replace("rules:", f"  high: {{key: k, values: {{{high}}}}}\nrules:")
+    text = text + '  - {name: most, then: "price <= high[k]"}\n' if pinned else SHARES
+    spec = Specification.from_yaml(text)
+    certificate = certify_rules(spec)
+    rng, program = np.random.default_rng(0), Reference(certificate)
+    X = np.concatenate(list(hard_points(spec, rng, 60, dtype=np.float64)))
+    Y = np.stack([program.serve(x, [[np.nan, np.inf]])[0] for x in X])
+    assert not list(Judge(spec).violations(X, Y))
+
+
 @pytest.mark.parametrize("member", range(5))
 @pytest.mark.parametrize("output", [0, 1])
 def test_every_entry_of_a_safe_table_counts(member, output):

@@ -38,8 +38,8 @@ def test_whatever_is_answered_what_is_served_obeys(family):
             y, by = program.explained(X, answers)
             assert y.dtype == np.float32
             assert len(GridJudge(spec).wrong(X, y, exact=True)) == 0
-            alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(20)])
-            assert len(GridJudge(spec).wrong(X[:20], alone)) == 0
+            alone = np.concatenate([program(X[i : i + 1], answers[i : i + 1]) for i in range(len(X))])
+            np.testing.assert_array_equal(alone, y)
             assert (by == 2).mean() <= 0.01
         if found == 2:
             return

@@ -107,6 +107,48 @@ def test_what_a_clip_leaves_is_bounded_as_stated():
         assert min(at(form, x) for form in gaps(clip, limit)) == least - asked
 
 
+LOOKED_UP = """
+inputs: {k: {categories: [r, g, b]}, w: [0, 100], j: {categories: [s, t]}}
+outputs: [p]
+tables:
+  cap: {key: k, values: {r: 1, g: 1000000000000000, b: 0.001}}
+  fee: {key: j, values: {s: 3, t: 0}}
+rules:
+  - {name: most, then: "p <= cap[k] + fee[j] + 0.1 * w + 1"}
+  - {name: least, then: "p >= fee[j] - 0.3 * w - cap[k]"}
+"""
+
+
+def one_hot(spec):
+    """Inputs at which one member of each group is 1."""
+    for members in product(*spec.groups):
+        for w in (Fraction(0), Fraction(100), Fraction(0.1)):
+            yield [Fraction(int(k in members)) if k in spec.group else w for k in range(len(spec.inputs))]
+
+
+def test_errors_of_sums_with_categories_are_those_of_the_category():
+    certificate = certify_rules(Specification.from_yaml(LOOKED_UP))
+    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    clips = read_clips(spec, certificate.tensors, limits_of(spec))
+    assert len(clips) == 2
+    for (clip, other), x in product(product(clips, clips), one_hot(spec)):
+        read = [k for k in range(len(x)) if k not in spec.group or x[k]]
+        sizes = [spec.sizes[k] for k in read]
+        error = sum_error([clip.slope.get(k, Fraction(0)) for k in read], sizes, clip.offset)
+        assert error == clip.error + sum(v * x[k] for k, v in clip.more.items())
+        limit, side = other.limit, other.limit.side
+        w = side * affine(clip, x) - error
+        least = min((1 - U) * w, (1 + U) * w) - TINY
+        assert min(at(form, x) for form in gaps(clip, limit)) == least - side * at((limit.slope, limit.offset), x)
+        w = clip.limit.side * affine(clip, x) + error
+        most = max((1 - U) * w, (1 + U) * w) + 2 * TINY
+        assert max(at(form, x) for form in move_forms(clip, {}, Fraction(0), Fraction(0))) == most
+    # What is lost at a category is of the size of its own numbers.
+    for x in one_hot(spec):
+        lost = at((clips[1].limit.slope, clips[1].limit.offset), x) - affine(clips[1], x)
+        assert 0 <= lost <= Fraction(1, 10**6) * (at((clips[1].limit.slope, clips[1].limit.offset), x) + 1)
+
+
 def test_how_far_clips_move_safe_answers_is_bounded_as_stated():
     _, spec, clips = made()
     stored, own = ({0: Fraction(1, 8), 1: Fraction(-3)}, Fraction(5, 2)), Fraction(1, 1000)

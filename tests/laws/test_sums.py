@@ -27,7 +27,7 @@ class Domain:
     sizes: list[Fraction]
     group: dict[int, int] = field(default_factory=dict)
     groups: list[list[int]] = field(default_factory=list)
-    summed, largest = Specification.summed, Specification.largest
+    summed, largest, groups_of = Specification.summed, Specification.largest, Specification.groups_of
 
 
 class Machine:
@@ -168,6 +168,8 @@ def weakened(monkeypatch, what: str) -> None:
             "rounded_sum",
             lambda spec, literal: original(spec, literal)._replace(sizes=dict.fromkeys(literal.y, 0)),
         )
+    elif what == "members":  # columns of groups pay for their rounding no more
+        monkeypatch.setattr(sums, "member", lambda value, growth: coefficient(value))
     elif what == "underflow":
         monkeypatch.setattr(sums, "underflow", lambda *_: Fraction(0))
     else:  # every literal counts as exact
@@ -180,10 +182,28 @@ def weakened(monkeypatch, what: str) -> None:
         )
 
 
-@pytest.mark.parametrize("what", ["sizes", "underflow", "everything"])
+@pytest.mark.parametrize("what", ["sizes", "underflow", "members", "everything"])
 def test_every_part_of_the_slack_is_needed(monkeypatch, what):
     weakened(monkeypatch, what)
-    assert sum(attacked(seed, 2_000)[1] for seed in range(4)) > 0
+    draw = drawn_table if what == "members" else drawn
+    assert sum(attacked(seed, 2_000, draw)[1] for seed in range(4)) > 0
+
+
+def test_a_large_number_of_one_category_takes_nothing_from_others():
+    members, w = [0, 1], 2
+    domain = Domain([Fraction(1), Fraction(1), Fraction(100)], dict.fromkeys(members, 0), [members])
+    literal = Literal(
+        {0: Fraction(1)}, {0: Fraction(-1), 1: Fraction(-(10**15)), w: Fraction(-1, 10)}, Fraction(0), False
+    )
+    numbers = sum_of(domain, literal)
+    growth = Fraction(5, 2**53 - 5)
+    for c in members:
+        S, less = numbers.inputs[c], Fraction(float(np.nextafter(float(numbers.inputs[c]), -np.inf)))
+        assert literal.x[c] + growth * abs(S) <= S
+        assert less < literal.x[c] + growth * abs(less)
+    assert abs(numbers.threshold) < 1e-13
+    near = float(np.nextafter(np.float32(3), np.float32(0)))
+    assert Machine(random.Random(1)).accepts(numbers, [near], [1.0, 0.0, 20.0])
 
 
 def test_numbers_are_as_large_as_the_proof_allows_and_no_larger():

@@ -212,8 +212,8 @@ def test_subnormal_numbers_are_refused():
 def test_numbers_of_the_check_are_prescribed():
     package = rules_case("tables")
     inputs = package.weights["check.inputs"]
-    for row, column in np.argwhere(inputs != 0)[::5]:
-        changed_one = changed(rules_case("tables"), "check.inputs", (row, column), np.nextafter(inputs[row, column], 9))
+    for place in range(0, len(inputs), 5):
+        changed_one = changed(rules_case("tables"), "check.inputs", (place,), np.nextafter(inputs[place], 9))
         assert "not what the rules prescribe" in refusal(changed_one)
 
 

@@ -1,10 +1,9 @@
-"""Transforms of torch x doors: each sees an operator, never the answers to its example; bits are those of NumPy."""
+"""The operator behind which heads run: modes, hooks, keys. `test_transform_table.py` has all transforms and doors."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import io
 import pickle
 import shutil
 import subprocess
@@ -18,186 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, DataError
-from smle.nn import BoxNetwork, SafeNetwork
+from smle.nn import SafeNetwork
 from support.processes import environment
+from support.torch_doors import COUPLED, DOORS, EXAMPLE, FURTHER, LIMITS, Powers, X, loaded, make_box, require_same_bits
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning"
 )
 
-INPUTS = "inputs: {a: [-1, 1], b: [-1, 1]}\noutputs: [p, q]\nrules:\n"
-LIMITS = Specification.from_yaml(
-    INPUTS + "  - {name: r, then: -0.2 <= p <= 0.3}\n  - {name: s, when: a >= 0, then: q <= b}\n"
-)
-COUPLED = Specification.from_yaml(
-    INPUTS
-    + "  - {name: r, when: a + 2 * b >= 0.3, then: p + q >= 0}\n  - {name: s, when: b <= 0.4, then: -1 <= p - q <= 1}\n"
-)
-BOXED = Specification.from_yaml(INPUTS + "  - {name: r, when: a >= 0.2, then: -0.2 <= p <= 0.3}\n")
-
-
-class Powers(nn.Module):
-    """Multiplies by powers of two: whoever computes it gets the same bits."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.tensor([(-2.0) ** k for k in range(1, width + 1)]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[..., :1] * self.gain
-
-
-def points(count: int, seed: int = 0) -> Tensor:
-    return 2 * torch.rand(count, 2, generator=torch.Generator().manual_seed(seed)) - 1
-
-
-X, EXAMPLE = points(7, seed=2), points(5, seed=1)
-
-
-def make_box() -> BoxNetwork:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return smle.project(BoxNetwork(Powers(4), BOXED, embedding=4, bounds="affine"))
-
-
-def loaded(network: SafeNetwork | BoxNetwork, width: int, folder: object) -> nn.Module:
-    network.save(f"{folder}/model")
-    return smle.load(f"{folder}/model", backbone=Powers(width))
-
-
-DOORS = {
-    "rules": lambda folder: correct(Powers(2), LIMITS),
-    "float64": lambda folder: correct(Powers(2).double(), LIMITS),
-    "half": lambda folder: correct(Powers(2).half(), LIMITS),
-    "bfloat16": lambda folder: correct(Powers(2).bfloat16(), LIMITS),
-    "training": lambda folder: correct(Powers(2), LIMITS).train(),
-    "candidates": lambda folder: correct(Powers(2), COUPLED),
-    "box": lambda folder: make_box(),
-    "loaded rules": lambda folder: loaded(correct(Powers(2), LIMITS), 2, folder),
-    "loaded box": lambda folder: loaded(make_box(), 4, folder),
-}
-
-
-def served(network: nn.Module, x: Tensor) -> np.ndarray:
-    """Return what the NumPy program makes of the backbone's answers."""
-    with torch.no_grad():
-        t = network.backbone(x.to(next(network.backbone.parameters()).dtype)).float().numpy()
-    program = network.deployed if isinstance(network, BoxNetwork) else network.head.program
-    return program(x.numpy(), t)
-
-
-def require_same_bits(found: Tensor, network: nn.Module, x: Tensor = X) -> None:
-    assert found.dtype is torch.float32
-    np.testing.assert_array_equal(found.detach().numpy().view(np.int32), served(network, x).view(np.int32))
-
-
-def recorded(mode: str, *, pre_dispatch: bool = False):
-    def run(network: nn.Module, x: Tensor) -> Tensor:
-        at = EXAMPLE if mode == "symbolic" else x.flip(0)
-        options = {"tracing_mode": mode, "pre_dispatch": pre_dispatch, "_allow_non_fake_inputs": True}
-        graph = make_fx(network, **options)(at)
-        assert "smle.serve" in graph.code
-        return graph(x)
-
-    return run
-
-
-def exported(*, strict: bool):
-    def run(network: nn.Module, x: Tensor) -> Tensor:
-        rows = {0: torch.export.Dim("rows", min=2)}
-        program = torch.export.export(network, (EXAMPLE,), dynamic_shapes=(rows,), strict=strict)
-        file = io.BytesIO()
-        torch.export.save(program, file)
-        file.seek(0)
-        return torch.export.load(file).module()(x)
-
-    return run
-
-
-def compiled(backend: str):
-    def run(network: nn.Module, x: Tensor) -> Tensor:
-        torch._dynamo.reset()
-        function = torch.compile(network, fullgraph=True, backend=backend)
-        function(EXAMPLE)
-        return function(x)
-
-    return run
-
-
-def on_meta(network: nn.Module, x: Tensor) -> Tensor:
-    found = copy.deepcopy(network).to("meta")(x.to("meta"))
-    assert found.is_meta
-    assert (found.shape, found.dtype) == (network(x).shape, torch.float32)
-    return network(x)
-
-
-TRANSFORMS = {
-    "eager": lambda network, x: network(x),
-    "make_fx": recorded("real"),
-    "make_fx, fake": recorded("fake"),
-    "make_fx, symbolic": recorded("symbolic"),
-    "make_fx, before dispatch": recorded("real", pre_dispatch=True),
-    "export": exported(strict=False),
-    "export, strict": exported(strict=True),
-    "compile": compiled("eager"),
-    "compile, aot": compiled("aot_eager"),
-    "vmap": lambda network, x: torch.func.vmap(network)(x[:, None])[:, 0],
-    "vmap, some": lambda network, x: torch.func.vmap(lambda row: network(row[None])[0])(x),
-    "functional_call": lambda network, x: torch.func.functional_call(network, dict(network.named_parameters()), x),
-    "functionalize": lambda network, x: torch.func.functionalize(network)(x),
-    "vjp": lambda network, x: torch.func.vjp(network, x)[0],
-    "meta": on_meta,
-    "jit": lambda network, x: torch.jit.trace(network, EXAMPLE)(x),
-}
-
-
-CELLS = [(door, True) for door in DOORS if door != "training"]  # there, they are the backbone's own answers
-CELLS += [(door, False) for door in ("rules", "training", "candidates", "box")]
-
-
-@pytest.mark.parametrize(("door", "gradients"), CELLS)
-def test_every_transform_serves_the_bits_of_the_program(door: str, gradients: bool, tmp_path: object) -> None:
-    network = DOORS[door](tmp_path)
-    failed = []
-    for name, run in TRANSFORMS.items():
-        if name == "vjp" and door == "training":
-            continue  # asks for gradients: the backbone's own answers
-        if name == "jit" and door == "box" and gradients:
-            with pytest.raises(torch.jit.TracingCheckError), torch.set_grad_enabled(gradients):
-                run(network, X)
-            continue
-        try:
-            with torch.set_grad_enabled(gradients):
-                require_same_bits(run(network, X), network)
-        except Exception as error:  # noqa: BLE001  # all cells are run
-            failed.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
-    assert not failed, "\n".join(failed)
-
-
-@pytest.mark.parametrize("door", ["rules", "bfloat16", "candidates", "box", "loaded box"])
-def test_derivatives_are_the_same_in_all_ways(door: str, tmp_path: object) -> None:
-    network = DOORS[door](tmp_path)
-    leaf = X.clone().requires_grad_()
-    expected = torch.stack(
-        [torch.autograd.grad(network(leaf).flatten()[k], leaf, allow_unused=True)[0] for k in range(14)]
-        if network(leaf).requires_grad
-        else [torch.zeros_like(X)] * 14
-    ).reshape(7, 2, 7, 2)
-    for transform in (torch.func.jacrev, torch.func.jacfwd):
-        assert torch.equal(transform(network)(X), expected)
-    one_by_one = torch.func.vmap(torch.func.jacrev(lambda row: network(row[None])[0]))(X)
-    assert torch.equal(one_by_one, torch.stack([expected[i, :, i] for i in range(7)]))
-    if door != "loaded box":
-        assert expected.abs().max() > 0
-        for backend in ("eager", "aot_eager"):
-            torch._dynamo.reset()
-            found = torch.compile(network, fullgraph=True, backend=backend)(leaf)
-            found.sum().backward()
-            torch.testing.assert_close(leaf.grad, expected.sum(dim=(0, 1)))
-            leaf.grad = None
+ALL_DOORS = {**DOORS, **FURTHER}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
@@ -278,24 +108,24 @@ def double_by_default():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("door", ["rules", "candidates", "box"])
-def test_other_default_formats(door: str, double_by_default: None, tmp_path: object) -> None:
-    network = DOORS[door](tmp_path)
+@pytest.mark.parametrize("door", ["limits", "coupled outputs", "whole numbers", "`BoxNetwork`"])
+def test_other_default_formats(door: str, double_by_default: None) -> None:
+    network = ALL_DOORS[door]()
     require_same_bits(network(X), network)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_autocast_and_inference_mode(door: str, tmp_path: object) -> None:
-    network = DOORS[door](tmp_path)
+@pytest.mark.parametrize("door", ALL_DOORS)
+def test_autocast_and_inference_mode(door: str) -> None:
+    network = ALL_DOORS[door]()
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         require_same_bits(network(X), network)
     with torch.inference_mode():
         require_same_bits(network(X), network)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_copies_states_and_threads(door: str, tmp_path: object) -> None:
-    network = DOORS[door](tmp_path)
+@pytest.mark.parametrize("door", ALL_DOORS)
+def test_copies_states_and_threads(door: str) -> None:
+    network = ALL_DOORS[door]()
     for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network)), copy.copy(network)):
         other.load_state_dict(network.state_dict())
         with torch.no_grad():
@@ -317,9 +147,9 @@ def test_copies_states_and_threads(door: str, tmp_path: object) -> None:
 # --- hooks
 
 
-def test_hooks_on_a_head_are_refused(tmp_path: object) -> None:
-    for door in ("rules", "loaded box"):
-        head = DOORS[door](tmp_path).head
+def test_hooks_on_a_head_are_refused() -> None:
+    for door in ("limits", "stored box"):
+        head = ALL_DOORS[door]().head
         for register in (head.register_forward_hook, head.register_forward_pre_hook):
             with pytest.raises(TypeError, match="Register them on the network"):
                 register(lambda *arguments: None)
@@ -372,10 +202,10 @@ def test_a_recorded_program_needs_its_head_and_no_other_one() -> None:
     require_same_bits(graph(X), again)
 
 
-def test_a_saved_network_has_the_head_of_the_one_before(tmp_path: object) -> None:
+def test_a_saved_network_has_the_head_of_the_one_before() -> None:
     network = correct(Powers(2), LIMITS)
     graph = make_fx(network)(EXAMPLE)
-    again = loaded(network, 2, tmp_path)
+    again = loaded(network, 2)
     del network
     gc.collect()
     require_same_bits(graph(X), again)
@@ -404,7 +234,7 @@ def test_unknown_keys_are_refused(key: str) -> None:
 
 
 def test_heads_are_not_kept_alive() -> None:
-    from smle.networks.operator import _alive
+    from smle.networks.served_heads import _alive
 
     gc.collect()
     before = len(_alive)
@@ -439,7 +269,8 @@ rules: [{name: cap, when: id > 9007199254740992, then: y <= 0}]
 
 ASKING = """
 import sys, torch, smle
-from test_transforms import BOXED, BoxNetwork, Powers
+from smle.nn import BoxNetwork
+from support.torch_doors import BOXED, Powers
 alive = [BoxNetwork(Powers(4), BOXED, embedding=4, bounds="affine").eval() for _ in range(9)]
 for key in sys.argv[1:]:
     try:

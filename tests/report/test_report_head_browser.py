@@ -13,9 +13,9 @@ from sklearn.pipeline import make_pipeline
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.candidates import Candidates
-from smle.heads.table import program_of
+from smle.heads.table import certify_head, program_of
 from smle.report import write_report
-from smle.report.explorer import rules_head
+from smle.report.explorer import grid_head, rules_head
 from smle.rules.membership import broken
 from support.random_rules import random_rules
 from support.rules_cases import LEAVES
@@ -68,7 +68,8 @@ def page(browser, tmp_path):
     browser.open(path)
     assets = resources.files("smle.report") / "assets"
     browser.run(
-        "".join((assets / name).read_text() for name in ("program.js", "head.js")) + "\nwindow.makeHead = makeHead; 0"
+        "".join((assets / name).read_text() for name in ("program.js", "head.js", "grid.js"))
+        + "\nObject.assign(window, { makeHead, makeGridHead }); 0"
     )
     return browser
 
@@ -124,6 +125,102 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
     sure = np.array([row["sure"] for row in found])
     np.testing.assert_array_equal(served[sure], wanted[sure])
     assert {row["way"] for row in found if row["sure"]} <= {"kept", "moved", "replaced"}
+
+
+GRIDS = {
+    "cents": """
+inputs: {rate: {range: [0, 0.3], step: 0.01}, x: [0, 1]}
+outputs: {net: {step: 0.01}, vat: {step: 0.01}, total: {step: 0.01}}
+rules:
+  - {name: range, then: 0 <= net <= 1000}
+  - {name: tax, then: abs(vat - 0.19 * net) <= 0.005}
+  - {name: total, then: total == net + vat}
+  - {name: moving, then: net <= 500 + 100 * x}
+""",
+    "pieces": """
+inputs: {demand: {range: [0, 220], integer: true}, x: [0, 1]}
+outputs: {w1: {integer: true}, w2: {integer: true}, w3: {integer: true}}
+rules:
+  - {name: parts, then: w1 + w2 + w3 == demand}
+  - {name: room, then: 0 <= w1 <= 100 and 0 <= w2 <= 80 and 0 <= w3 <= 60}
+  - {name: holiday, when: x > 0.5 and demand <= 150, then: w3 <= 10}
+""",
+    "shares": "inputs: {x: [0, 1]}\noutputs: {a: {}, b: {}, c: {}, d: {}}\nrules:\n"
+    "  - {name: one, then: a + b + c + d == 1}\n"
+    "  - {name: caps, then: 0 <= a <= 0.5 and b >= 0 and c >= 0 and d >= 0.1}\n",
+    "alternatives": """
+inputs: {x: [0, 10]}
+outputs: {limit: {step: 100, range: [0, 5000]}, fee: {step: 0.25, range: [0, 50]}}
+rules:
+  - {name: fee, then: limit <= 2000 or fee >= 10}
+  - {name: moving, then: fee <= 5 + 3 * x or limit <= 1000}
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_page_serves_steps_as_the_deployed_program_does(page, name):
+    spec = Specification.from_yaml(GRIDS[name])
+    program = program_of(certify_head(spec))
+    rng = np.random.default_rng(3)
+    X = np.concatenate(list(hard_points(spec, rng, 200, dtype=np.float64)))[:200]
+    reach = np.array([float(max(abs(a), abs(b))) for a, b in zip(spec.grid.lower, spec.grid.upper, strict=True)])
+    t = (rng.uniform(-0.2, 1.2, (len(X), len(reach))) * reach).astype(np.float32)
+    t[::7] = program(X[::7], t[::7])
+    t[rng.random(t.shape) < 0.02] = np.nan
+    t[rng.random(t.shape) < 0.02] = np.inf
+    data, _ = grid_head(program)
+    rows = json.dumps([[x, answer] for x, answer in zip(X.tolist(), t.tolist(), strict=True)])
+    script = f"(() => {{ const head = makeGridHead({json.dumps(data)}); return {rows}.map(([x, t]) => {{"
+    script += " const s = head.serve(x, t), r = head.read(x);"
+    script += " return { y: s.y, way: s.way, sure: s.sure, on: s.on, safe: head.safe(r, head.bitsOf(r)) }; }); })()"
+    found = page.run(script)
+    wanted, by = program.explained(X, t)
+    served = np.array([row["y"] for row in found])
+    np.testing.assert_array_equal([row["sure"] for row in found], by == 0)
+    np.testing.assert_array_equal(served[by == 0], wanted[by == 0])
+    read = program.read(X)
+    bits = program.bits(read, X.dtype)
+    np.testing.assert_array_equal(np.array([row["on"] for row in found], dtype=bool).reshape(bits.shape), bits)
+    np.testing.assert_array_equal([row["safe"] for row in found], program.safe(read, bits, len(X)))
+    k = np.rint(served * program.denominator / program.numerator)
+    assert program.passes(k, program.right(read), bits).all()
+    np.testing.assert_array_equal(served, program.values(k))
+    assert not any(row["way"] == "unknown" for row in found)
+    finite, scale = np.isfinite(t).all(axis=1), program.stored["check.scale"]
+    far = [(((y - t)[finite] / scale) ** 2).sum(axis=1) for y in (served, wanted)]
+    assert np.mean(far[0] <= far[1] * (1 + 1e-3) + 1e-6) > 0.97
+
+
+def test_a_reader_moves_in_steps(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"demand": rng.integers(0, 220, 200), "x": rng.uniform(0, 1, 200)})
+    targets = np.stack([table["demand"] * share for share in (0.5, 0.3, 0.2)], axis=1)
+    model = SafeRegressor(Specification.from_yaml(GRIDS["pieces"]), estimator=Ridge()).fit(table, targets)
+    write_report(model, path=tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+    assert browser.errors == []
+
+    def enter(field, value):
+        browser.run(
+            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
+            " f.dispatchEvent(new Event('input')); f.dispatchEvent(new Event('change')); })()"
+        )
+        browser.settle()
+        return browser.run("document.getElementById('readout').innerText")
+
+    assert browser.run("document.getElementById('input-0').step") == "1"
+    assert browser.run("document.getElementById('answer-0').step") == "1"
+    enter("input-1", 0.2)
+    enter("input-0", 100)
+    for i, value in enumerate((50.2, 29.9, 20.3)):
+        text = enter(f"answer-{i}", value)
+    assert "rounded to whole steps, which the rules allow" in text
+    text = enter("answer-0", 60)
+    assert "moved: the check refuses it (parts)" in text
+    (wanted,) = model.deployed_.head(np.array([[100, 0.2]]), np.array([[60, 29.9, 20.3]]))
+    assert f"found: w1\n{wanted[0]:.0f}\n" in text
+    assert browser.errors == []
 
 
 def test_nearest_answers_of_the_page_are_those_of_the_deployed_program(page):

@@ -40,7 +40,7 @@ def page(tmp_path_factory):
 def test_outputs_are_listed_with_their_steps(page):
     table = page[page.index("Outputs in steps Rules hold") :]
     assert "north 1 0 to 10 the number itself" in table
-    assert "south 1 0 to 9 the number itself -north + demand" in table
+    assert "south 1 0 to 9 the number itself demand - north" in table
     assert "net 0.01 0 to 50 the nearest to it" in table
     assert re.search(r"total 0.01 2.5 to 52.5 the nearest to it net \+ 2.5", table)
     assert "(chosen) 0 to 1 the number itself" in table

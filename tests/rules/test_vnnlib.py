@@ -193,6 +193,57 @@ def test_the_writer_refuses_what_vnnlib_cannot_say():
         write_vnnlib(real, rule="q")
 
 
+def large(inputs: int, held: int = 0) -> tuple[str, list[tuple[str, str]]]:
+    """Declarations of many inputs and three outputs, and the ends of a box, of which the first have one value."""
+    declared = "".join(f"(declare-const X_{i} Real)\n" for i in range(inputs))
+    declared += "".join(f"(declare-const Y_{i} Real)\n" for i in range(3))
+    return declared, [(f"-0.{i + 1:04d}", f"-0.{i + 1:04d}" if i < held else f"{i}.5") for i in range(inputs)]
+
+
+def inside(ends: list[tuple[str, str]]) -> str:
+    return " ".join(f"(>= X_{i} {low}) (<= X_{i} {high})" for i, (low, high) in enumerate(ends))
+
+
+@pytest.mark.parametrize("form", ["alone", "in every way"])
+def test_a_box_of_many_inputs_is_their_ranges(form):
+    declared, ends = large(1200)
+    if form == "alone":
+        text = f"(assert (and {inside(ends)}))\n(assert (or (>= Y_1 Y_0) (and (>= Y_2 Y_0) (<= Y_2 1))))\n"
+    else:
+        ways = (f"(and {inside(ends)} {own})" for own in ("(>= Y_1 Y_0)", "(>= Y_2 Y_0) (<= Y_2 1)"))
+        text = f"(assert (or {' '.join(ways)}))\n"
+    specification = Specification.from_vnnlib(declared + text)
+    assert sentences(specification) == [(None, "Y_1 < Y_0 and (Y_2 < Y_0 or Y_2 > 1)")]
+    assert specification.rules[0].regions == (Polytope(),)
+    assert list(zip(specification.lower, specification.upper, strict=True)) == [
+        (Fraction(low), Fraction(high)) for low, high in ends
+    ]
+    assert Specification.from_yaml(specification.to_yaml()) == specification
+
+
+def test_values_and_tighter_ranges_stay_conditions_in_a_large_box():
+    declared, ends = large(600, held=3)
+    text = f"(assert (and {inside(ends)}))\n"
+    text += "(assert (or (and (<= X_7 0.25) (>= Y_0 1)) (and (> X_8 -0.0009) (>= Y_0 2))))\n"
+    specification = Specification.from_vnnlib(declared + text)
+    held = " and ".join(f"X_{i} >= -0.{i + 1:04d} and X_{i} <= -0.{i + 1:04d}" for i in range(3))
+    first, second = specification.rules
+    assert (first.when, first.then) == (f"{held} and X_7 <= 0.25", "Y_0 < 1")
+    assert (second.when, second.then) == (f"{held} and X_8 > -0.0009", "Y_0 < 2")  # strict: not all of the domain
+    wider = Specification.from_vnnlib(declared + text, inputs=[(-1, 1000)] * 600)
+    assert len(wider.rules[0].regions[0].rows) == 1200  # nothing holds in the whole domain
+
+
+def test_what_is_too_large_is_refused_with_its_size():
+    declared, ends = large(1100)
+    others = [(low, f"{i}.25") for i, (low, _) in enumerate(ends)]
+    lower = [(f"-{i}.5", f"{i}.125") for i in range(1100)]
+    ways = " ".join(f"(and {inside(own)})" for own in (others, lower))
+    with pytest.raises(RuleError, match=r"the largest of 2,200 comparisons, 4,400 in all") as error:
+        Specification.from_vnnlib(declared + f"(assert (or {ways}))(assert (>= Y_0 1))", inputs=[(-9999, 9999)] * 1100)
+    assert "Split the file" in str(error.value)
+
+
 @pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="SMLE_DATA does not name a folder with acasxu/*.vnnlib")
 def test_the_acas_xu_files():
     paths = sorted(Path(os.environ["SMLE_DATA"], "acasxu").glob("*.vnnlib"))

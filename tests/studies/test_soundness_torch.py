@@ -10,9 +10,10 @@ from studies.bench.torch_attacks import MODES
 def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_should(tmp_path):
     result = run_bench("soundness_torch", quick=True, output=tmp_path)
     assert all(result.passed.values()), result.passed
-    safe, box, grid = (table.rows for table in result.tables)
+    safe, shaped, _, box, grid, _ = (table.rows for table in result.tables)
     kinds = {row[0].split(":")[0] for row in safe}
     assert kinds == {"certified box", "learned box", "whole numbers"}
+    assert {row[0].split(",")[0] for row in shaped} == {"Transformer", "graph network"}
     assert len(box) == len(grid) == 2 * len(MODES)
     assert all(violations > 0 for _, _, violations in box)
     flushed = [violations for way, _, violations in grid if "flush" in way]

@@ -230,15 +230,15 @@ class Question:
     def passes(self, y: Sequence[Number]) -> Any:
         """Return that the check accepts y."""
         literals, numbers = self.checked()
-        outputs, thresholds = self.matrix("check.outputs"), self.values("check.thresholds")
-        inputs, sizes = self.matrix("check.inputs"), self.matrix("check.sizes")
+        outputs, sizes, inputs = (iter(self.values(f"check.{name}")) for name in ("outputs", "sizes", "inputs"))
         absolute = [Number(size_of(v.term), v.size, settled=True) for v in y]
         holds = []
-        for k in range(len(literals)):
-            terms = [*zip(outputs[k], y, strict=True), *zip(sizes[k], absolute, strict=True)]
-            if k < len(inputs):
-                terms += list(zip(inputs[k], self.x, strict=True))
-            holds.append(self.sum64(terms).term <= constant(thresholds[k]))
+        for literal, threshold in zip(literals, self.values("check.thresholds"), strict=True):
+            own, read = ([k for k, v in literal[part] if number(v)] for part in "yx")
+            group = [g for g in self.stated["one_hot"] if read and set(read) <= set(g)]
+            terms = [(next(outputs), y[i]) for i in own] + [(next(sizes), absolute[i]) for i in own]
+            terms += [(next(inputs), self.x[k]) for k in (group[0] if group and len(own) == 1 else read)]
+            holds.append(self.sum64(terms).term <= constant(threshold))
         result = []
         for r, rule in enumerate(self.stated["rules"]):
             on = z3.Or([self.bits[g] for g in rule["regions"]])

@@ -43,6 +43,27 @@ class Reference:
         }
         self.order = random.Random(seed)
         self.limits, self.checked, self.regions = limits_of(self.spec), checked_of(self.spec), gated_regions(self.spec)
+        if not self.checked.is_empty:
+            self.tensors |= self.matrices()
+
+    def matrices(self) -> dict[str, npt.NDArray[Any]]:
+        """Numbers of the check with zeros in the place of what is not stored, a row for each literal."""
+        outputs = [list(literal.y) for literal in self.checked.literals]
+        inputs = []
+        for literal in self.checked.literals[: self.checked.moving]:
+            group = next((set(g) for g in self.spec.groups if set(literal.x) <= set(g)), None)
+            inputs.append(sorted(group) if group is not None and len(literal.y) == 1 else list(literal.x))
+        made = {}
+        for name, columns, width in (
+            ("check.outputs", outputs, len(self.spec.outputs)),
+            ("check.sizes", outputs, len(self.spec.outputs)),
+            ("check.inputs", inputs, len(self.spec.inputs)),
+        ):
+            made[name], stored = np.zeros((len(columns), width)), iter(self.tensors[name].tolist())
+            for k, own in enumerate(columns):
+                made[name][k, own] = [next(stored) for _ in own]
+            assert next(stored, None) is None
+        return made
 
     def clamped(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         low, high = (self.tensors[f"domain.{end}_{x.dtype.name}"] for end in ("lower", "upper"))

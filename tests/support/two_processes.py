@@ -33,16 +33,24 @@ def run(kind: str, *, checkpoint: str | None = None) -> tuple[BoxNetwork | SafeN
 
 
 def wrapped() -> float:
-    """Return how far gradients under DistributedDataParallel are from those of one process, as a share of them."""
+    """Return how far gradients under DistributedDataParallel are from those of one process, as a share of them.
+
+    A box while it is trained, and a safe network, whose answers are the backbone's own then; and in eval mode, where
+    gradients pass through its head.
+    """
     X, y = make_rows(BRAKING, 64)
-    network = make_network(BRAKING, bounds="affine")
-    alone = copy.deepcopy(network)
-    squared(alone(X), y).mean().backward()
-    mine = slice(dist.get_rank(), None, 2)
-    together = DistributedDataParallel(network)
-    squared(together(X[mine]), y[mine]).mean().backward()
-    pairs = zip(network.parameters(), alone.parameters(), strict=True)
-    return max(float((one.grad - two.grad).norm() / two.grad.norm().clamp(min=1e-6)) for one, two in pairs)
+    torch.manual_seed(0)
+    safe = SafeNetwork(nn.Sequential(nn.Linear(3, 8), nn.ReLU()), BRAKING, embedding=8, example=(X, y))
+    found = []
+    for network in (make_network(BRAKING, bounds="affine"), safe, copy.deepcopy(safe).eval()):
+        alone = copy.deepcopy(network)
+        squared(alone(X), y).mean().backward()
+        mine = slice(dist.get_rank(), None, 2)
+        together = DistributedDataParallel(network)
+        squared(together(X[mine]), y[mine]).mean().backward()
+        pairs = zip(network.parameters(), alone.parameters(), strict=True)
+        found += [float((one.grad - two.grad).norm() / two.grad.norm().clamp(min=1e-6)) for one, two in pairs]
+    return max(found)
 
 
 def main(folder: Path) -> None:

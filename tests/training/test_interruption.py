@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -53,3 +54,14 @@ def test_two_processes_end_with_one_certified_model(tmp_path: Path) -> None:
         _, alone = two_processes.run(kind)
         np.testing.assert_allclose(first["losses"], alone, rtol=0.02)  # the same batches, summed in another order
         assert (tmp_path / f"{kind}.checkpoint").exists()
+
+
+@pytest.mark.audit
+def test_two_processes_of_lightning(tmp_path: Path) -> None:
+    """They train plainly, and through the head; weights are the same in both, and answers obey."""
+    pytest.importorskip("lightning")
+    script = Path(two_processes.__file__).with_name("lightning_processes.py")
+    subprocess.run([sys.executable, str(script), str(tmp_path)], env=environment(), check=True, timeout=600)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first["False"] != first["True"]

@@ -107,7 +107,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
     """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
-    from smle.networks.safe_network import evaluating
+    from smle.networks.predicted import evaluating
 
     return evaluating(model)
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
+from smle.graphs.rows import model_of_rows
 from smle.rules import Categorical, NumericInput, Specification
 from smle.serving.scores import scores_of
 from smle.serving.stored import StoredModel
@@ -168,7 +169,7 @@ def _of_file(path: Path, spec: Specification) -> Callable[[Any, FloatArray], Any
     if path.is_dir():
         raise ModelFormatError(f"'{path}' is a folder. Load the model in it: smle.attack(smle.load('{path}')).")
     try:
-        stored = StoredModel(path.read_bytes())
+        stored = StoredModel(model_of_rows(path.read_bytes(), spec.columns))
     except OSError as error:
         raise ModelFormatError(f"Cannot read '{path}': {error.strerror}. Expected an ONNX file.") from None
     names = [item.name for item in spec.outputs]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from smle.corrected.model import CorrectedModel
 from smle.corrected.stored_form import stored_form
 from smle.errors import ModelFormatError, SmleError
+from smle.graphs.rows import model_of_rows
 from smle.heads.table import certify_head, program_of
 from smle.rules import Specification
 from smle.serving.answers import PythonModel, answers_of, typical
@@ -62,7 +63,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> CorrectedM
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
         DataError: If the answers to the examples are no numbers, or have another shape.
-        ModelFormatError: If there is no ONNX file that can be run on tables of any number of rows.
+        ModelFormatError: If there is no ONNX file, or it reads something else than the columns of the rules.
         NotFittedError: If an estimator of scikit-learn was not fitted.
     """
     if not isinstance(spec, Specification):
@@ -73,7 +74,7 @@ def correct(model: Any, spec: Specification, examples: Any = None) -> CorrectedM
 
         return correct_module(model, spec, examples)
     if isinstance(model, str | os.PathLike):
-        model = StoredModel(_file(Path(model)))
+        model = StoredModel(model_of_rows(_file(Path(model)), spec.columns))
         model.require_width(spec)
     elif not (callable(model) or hasattr(model, "predict")) or isinstance(model, type):
         raise TypeError(

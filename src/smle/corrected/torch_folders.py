@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # isort: split
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from smle.certificates.agreement import require_same_rules
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.heads.table import certify_head
-from smle.networks.backbones import Rescaled
+from smle.networks.backbones import Rescaled, as_module
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.folders import backbone_state
-from smle.networks.safe_network import SafeNetwork, encoded_features, evaluating
+from smle.networks.predicted import encoded_features, evaluating
+from smle.networks.safe_network import SafeNetwork
 from smle.rules import Specification
 from smle.serving.answers import typical
 from smle.storage import ModelRecord
@@ -45,7 +47,9 @@ def _raw(network: SafeNetwork, encoded: npt.NDArray[Any], inputs: tuple[Any, ...
     return np.asarray(answers.to(torch.float64).cpu().numpy())
 
 
-def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = True) -> SafeNetwork | CertifiedNetwork:
+def load_network(
+    record: ModelRecord, backbone: nn.Module | Callable[..., Any], *, verify: bool = True
+) -> SafeNetwork | CertifiedNetwork:
     """Return the network of a folder; the module gets the stored numbers.
 
     Raises:
@@ -67,7 +71,8 @@ def load_network(record: ModelRecord, backbone: nn.Module, *, verify: bool = Tru
             found.backbone.load_state_dict(own)
             found.is_fresh = False
             return found.eval()
-        inner = Rescaled(backbone, len(own["rescale.scale"])) if "rescale.scale" in own else backbone
+        inner = as_module(backbone)
+        inner = Rescaled(inner, len(own["rescale.scale"])) if "rescale.scale" in own else inner
         inner.load_state_dict(own)
         return CertifiedNetwork(inner, spec, certificate)
     except RuntimeError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
@@ -41,14 +42,18 @@ def load(
 
 @overload
 def load(
-    folder: str | PathLike[str], *, backbone: nn.Module, verify: bool = True, require_certificate: bool = False
+    folder: str | PathLike[str],
+    *,
+    backbone: nn.Module | Callable[..., Any],
+    verify: bool = True,
+    require_certificate: bool = False,
 ) -> SafeNetwork | CertifiedNetwork: ...
 
 
 def load(
     folder: str | PathLike[str],
     *,
-    backbone: nn.Module | None = None,
+    backbone: nn.Module | Callable[..., Any] | None = None,
     verify: bool = True,
     require_certificate: bool = False,
 ) -> SafeEstimator | SafeNetwork | CertifiedNetwork:

@@ -1,6 +1,6 @@
 """Between a model and the head of rules: a temperature of probabilities, thresholds of labels, sorted quantiles.
 
-All of it is folded into the model in front of the head: what is proved, stored and exported includes it.
+All are folded into the model in front of the head, so what is proved, stored and exported includes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def temperature(task: LabelTask | Options, outputs: Array, targets: Array, weigh
 
 
 def thresholds_of(given: Any, task: LabelTask, targets: Array, held: Held | None) -> Array:
-    """Return the chance (m,) from which on each label is on: as given, or the best on rows held out."""
+    """Return the threshold (m,) of each label: as given, or the best on rows held out."""
     names = task.spec.targets
     if not isinstance(given, str):
         known = dict.fromkeys(names, given) if isinstance(given, int | float | np.number) else given
@@ -62,7 +62,7 @@ def thresholds_of(given: Any, task: LabelTask, targets: Array, held: Held | None
 
 
 def _best(aim: str, logits: Array, on: npt.NDArray[np.bool_], weight: Array) -> float:
-    """Return the chance from which on a label is best set on; one half if only one side occurs."""
+    """Return the best threshold of a label; one half if only one side occurs."""
     order = np.argsort(-logits, kind="stable")
     right, wrong = (np.concatenate([[0.0], np.cumsum(weight[order] * side[order])]) for side in (on, ~on))
     if not (right[-1] and wrong[-1]):

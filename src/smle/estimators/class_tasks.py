@@ -37,7 +37,7 @@ class LabelTask(Task):
         super().__init__(spec)
         self.class_weight = class_weight
         self.thresholds: Array | None = None
-        """Chance (m,) from which on each label is on, if it is not one half: logits are shifted accordingly."""
+        """Thresholds (m,): a label is on at or above its probability. Logits are shifted by them; None: one half."""
 
     def encode(self, y: Any) -> Array:
         """Return 0 and 1."""

@@ -148,7 +148,7 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
 
     @property
     def thresholds_(self) -> dict[str, float] | None:
-        """The probability from which on each label is predicted; None: one half."""
+        """Predict a label at or above this probability; None: one half."""
         found = getattr(self._task, "thresholds", None)
         return None if found is None else dict(zip(self.specification_.targets, found.tolist(), strict=True))
 

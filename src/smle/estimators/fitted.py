@@ -83,7 +83,7 @@ class FittedModel:
         Raises:
             DataError: If an array has another number of columns.
         """
-        if "deployed_" not in self.__dict__:  # the question of scikit-learn takes longer than a row
+        if "deployed_" not in self.__dict__:  # scikit-learn's own check takes longer than answering a row
             check_is_fitted(self, "deployed_")
         reader = self.deployed_.reader
         rows = reader.opened(X)

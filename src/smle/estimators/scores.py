@@ -85,7 +85,7 @@ class ScoreTable:
         }
 
     def output_scores(self, j: int, weight: Array | None = None) -> dict[str, float]:
-        """Return the score of one output by method, with weights of rows of its own maybe."""
+        """Return the score of one output by method, optionally with its own row weights."""
         weight = self.weight if weight is None else weight
         return {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in self.loss.items()}
 
@@ -161,7 +161,7 @@ def compare(
     weight: Array | None = None,
     plain: str = "network",
 ) -> ScoreTable:
-    """Compare what models compute, `safe` and maybe `plain`, with the truth, and with the nearest allowed answers.
+    """Compare what models compute, `safe` and optionally `plain`, with the truth, and with the nearest allowed answers.
 
     Nearest means the least loss in the score that is shown: errors of numbers count in units of their spread. Rows for
     which no allowed answer is found are left out.

@@ -20,7 +20,7 @@ from smle_check.onnx.program import EMBEDDING, FEATURES, Input
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["backbone_model", "layers_of", "mlp_backbone", "onnx_backbone"]
+__all__ = ["backbone_model", "inlined", "layers_of", "mlp_backbone", "onnx_backbone", "standard"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "backbone/"
@@ -133,7 +133,7 @@ def onnx_backbone(
         model = onnx.load(str(model))
     elif isinstance(model, bytes):
         model = onnx.load_from_string(model)
-    model, opsets = _standard(onnx, model)
+    model, opsets = standard(onnx, model)
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -158,6 +158,17 @@ def onnx_backbone(
     return Backbone(copied.nodes, copied.initializers, own, opsets)
 
 
+def inlined(onnx: Any, graph: Any, scope: Mapping[str, str]) -> tuple[list[Any], list[Any], str]:
+    """Return copies of the nodes and constants of a graph, whose inputs a scope names, and the name of its answer.
+
+    Raises:
+        ModelFormatError: As `onnx_backbone`.
+    """
+    copied = _Copy(onnx)
+    answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
+    return copied.nodes, copied.initializers, answer
+
+
 def _sizes(value: Any) -> list[int | str | None]:
     """Return the shape of an input; None: a size that has neither a number nor a name."""
     sizes = value.type.tensor_type.shape.dim
@@ -169,7 +180,7 @@ def _is_wide(value: Any) -> bool:
     return _sizes(value)[1] != 1
 
 
-def _standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
+def standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
     """Return a model without functions, of operator sets that the checker reads, and these."""
     if len(model.functions):
         model = require("onnx.inliner", "ONNX export").inline_local_functions(model)

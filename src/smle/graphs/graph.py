@@ -22,7 +22,7 @@ from smle_check.onnx.operations import Printer
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
 from smle_check.program import Op
 
-__all__ = ["certified_program", "graph_model", "interface_of", "plain_program"]
+__all__ = ["certified_program", "constant_tensor", "graph_model", "interface_of", "onnx_nodes", "plain_program"]
 
 IR_VERSION, LATER = 9, 10  # the latter from operator set 21 on
 
@@ -116,11 +116,11 @@ def graph_model(
         helper.make_tensor_value_info(name, kind, ["N", *shape[1:]])
         for name, (kind, shape) in output_types(interface, len(rules)).items()
     ]
-    ours = _nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
+    ours = onnx_nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
     # The backbone comes where its input is made: a graph lists what is needed before what needs it.
     at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
     nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
-    constants = [_tensor(name, value) for name, value in program.constants.items()]
+    constants = [constant_tensor(name, value) for name, value in program.constants.items()]
     initializers = [*backbone.initializers, *(v for part in proposals for v in part.initializers), *constants]
     _refuse_shared_names([*inputs, *backbone.inputs], initializers, nodes)
     graph = helper.make_graph(nodes, "smle", [*inputs, *backbone.inputs], outputs, initializers)
@@ -133,7 +133,7 @@ def graph_model(
     return model
 
 
-def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
+def onnx_nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
     """Return nodes of ONNX; proposals come in front of the node that reads them."""
     helper = require("onnx", "ONNX export").helper
     result: list[Any] = []
@@ -142,7 +142,7 @@ def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[An
             result += proposals.get(name, ())
         graphs = {
             name: helper.make_graph(
-                _nodes(branch.nodes, proposals),
+                onnx_nodes(branch.nodes, proposals),
                 name,
                 [],
                 [helper.make_tensor_value_info(output, FLOAT, None) for output in branch.outputs],
@@ -153,7 +153,8 @@ def _nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[An
     return result
 
 
-def _tensor(name: str, constant: Constant) -> Any:
+def constant_tensor(name: str, constant: Constant) -> Any:
+    """Return a tensor of ONNX."""
     onnx = require("onnx", "ONNX export")
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))

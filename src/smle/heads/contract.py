@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
+from smle.heads.slopes import Slopes, changed_bits
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
+from smle_check.heads.sums import WIDE
 
 __all__ = ["Ask", "AsksOnce", "HeadKind", "HeadProgram", "Outcome"]
 
@@ -26,8 +28,8 @@ class Outcome(NamedTuple):
 
     * `given` (n, width): what the model answered at the rows' own inputs, an embedding in front of a box.
     * `outputs` (n, m) in float32: what is served.
-    * `by` (n,): by what a row was served: 0 its own answer, clipped maybe; 1 the nearest allowed answer; 2 the stored
-      safe one; 3 an allowed answer of a search that was cut short.
+    * `by` (n,): what served a row: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored safe
+      one; 3 an allowed answer of a search that was cut short.
     """
 
     given: Array
@@ -59,6 +61,11 @@ class AsksOnce(ABC):
     reads_answers = True
 
     @property
+    def moves(self) -> bool:
+        """Whether what is served may move with inputs, answers staying as they are."""
+        return False
+
+    @property
     @abstractmethod
     def width(self) -> int:
         """How many columns it reads of what the model answers."""
@@ -74,6 +81,10 @@ class AsksOnce(ABC):
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return what is served, and by what (n,): see `Outcome`."""
         return self(X, answers), np.zeros(len(answers), dtype=np.int8)
+
+    def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
+        """Return derivatives of what was served (n, m) to answers (n, width): those that were kept pass them on."""
+        return Slopes(~changed_bits(answers, served), np.abs(answers) <= float(WIDE), None)
 
     def serve(self, X: Array, ask: Ask) -> Outcome:
         """Serve encoded inputs: see `Program`."""

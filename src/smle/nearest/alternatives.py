@@ -82,6 +82,16 @@ class NearestPoints:
             place = np.where(place < 0, ranks[:, 0], place)
         return place, b
 
+    def tight(self, y: Array) -> tuple[Array, Mask]:
+        """Return the points (n, k) nearest to answers y (n, k), NaN where none was found, and their tight rows."""
+        if self._place is None:
+            return self._nodes.z, self._block.tight(self._nodes, self._b)
+        points = np.where(self._place[:, :, None] < 0, np.nan, self._nodes.z[self._place])
+        far = np.abs((points - y[:, None]) / self._block.unit).max(axis=2)
+        best = np.where(np.isnan(far), np.inf, far).argmin(axis=1)[:, None]
+        place = np.take_along_axis(self._place, best, axis=1)[:, 0]
+        return points[np.arange(len(y)), best[:, 0]], self._block.tight(self._nodes.take(place), self._b)
+
     def holds(self, y: Array, rows: Numbers) -> Mask:
         """Return whether answers (rows, m) obey, in float64."""
         return self._block.holds(y, self._b if self._b.ndim == 1 else self._b[rows], self._active[rows])
@@ -266,6 +276,15 @@ class Block:
             noise = AT * (self.unit[column] * np.abs(y / self.unit).max(axis=1) + abs(value))
             y[np.abs(y[:, column] - value) <= noise, column] = value
         return y
+
+    def tight(self, nodes: _Nodes, b: Array) -> Mask:
+        """Return which rows keep points where they are (n, J)."""
+        return self._rows.tight(nodes.state, nodes.z, b, nodes.imposed)
+
+    @property
+    def slopes(self) -> Array:
+        """By how much bounds fall as inputs rise (J, d); 0 for members of one-hot groups."""
+        return np.where(self.looked_up, 0.0, self._shifts)
 
     def on_float_steps(self, nodes: _Nodes, b: Array) -> Array:
         """Return points as float32 numbers that obey the rows imposed on them, where such are found."""

@@ -221,6 +221,10 @@ class Polyhedron:
         self._tight[number][on] = True
         return number
 
+    def tight(self, state: Any, z: Array, b: Array, imposed: Mask) -> Mask:
+        """Return which rows keep points z of a state where they are (n, J)."""
+        return np.asarray(self._tight[state] if self._prepared else state > 0)
+
     def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points that were moved inward by what a cast to float32 may move them outward.
 
@@ -293,7 +297,7 @@ class SingleRows:
             rows = rows[np.argsort(column[rows], kind="stable")]
             columns, starts = np.unique(column[rows], return_index=True)
             self._ends.append((side, rows, columns, starts))
-        self._k = k
+        self._k, self._column = k, column
 
     def trim(self) -> None:
         """There is nothing to forget."""
@@ -306,6 +310,16 @@ class SingleRows:
         z = np.minimum(np.maximum(p, low), high)
         short = (high - low).min(axis=1) if may_be_empty else None
         return z, short, np.zeros(len(p), dtype=np.intp)
+
+    def tight(self, state: Any, z: Array, b: Array, imposed: Mask) -> Mask:
+        """Return which rows keep points z where they are (n, J): one for each output that is at a limit."""
+        found = np.zeros(imposed.shape, dtype=bool)
+        for side, rows, columns, starts in self._ends:
+            for column, own in zip(columns, np.split(rows, starts[1:]), strict=False):  # which splits nothing once
+                at = imposed[:, own] & (b[..., own] * side == z[:, [column]])
+                at[found[:, self._column == column].any(axis=1)] = False
+                found[at.any(axis=1), own[at.argmax(axis=1)[at.any(axis=1)]]] = True
+        return found
 
     def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
         """Move points to float32 numbers inside."""

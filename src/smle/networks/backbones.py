@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smle.networks.units import DataScale
 
-__all__ = ["MLP", "Answers", "Rescale", "Rescaled", "Standardize", "require_width"]
+__all__ = ["MLP", "Answers", "Function", "Rescale", "Rescaled", "Standardize", "as_module", "require_width"]
 
 
 class Standardize(nn.Module):
@@ -72,6 +72,30 @@ class Rescaled(nn.Module):
         return z
 
 
+class Function(nn.Module):
+    """A function as a module. The module that it is a method of, if there is one, is part of it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        owner = getattr(function, "__self__", None) or getattr(function, "func", None)
+        self.owner = owner if isinstance(owner, nn.Module) else None
+        self.forward = function  # so that its arguments are seen
+
+
+def as_module(backbone: object) -> nn.Module:
+    """Return a module as it is, a function as one.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    if isinstance(backbone, nn.Module):
+        return backbone
+    if callable(backbone) and not isinstance(backbone, type):
+        return Function(backbone)
+    got = f"the class {backbone.__name__}" if isinstance(backbone, type) else type(backbone).__name__
+    raise TypeError(f"Expected a module or a function as the backbone. Got {got}.")
+
+
 def require_width(z: object, units: int) -> Tensor:
     """Return an embedding if it has the shape (batch, units).
 
@@ -116,10 +140,10 @@ class Answers(nn.Module):
         for buffer, value in pairs:
             buffer.copy_(torch.as_tensor(value))
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the answers (..., m)."""
-        z, width = self.backbone(*inputs), self.last.in_features
-        if not isinstance(z, Tensor) or z.ndim < 2 or z.shape[-1] != width:
+        z, width = self.backbone(*inputs, **named), self.last.in_features
+        if not isinstance(z, Tensor) or z.ndim < 1 or z.shape[-1] != width:
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise ValueError(f"Expected the backbone to return an embedding of shape (..., {width}). Got {got}.")
         y: Tensor = self.last(z.to(self.last.weight.dtype))

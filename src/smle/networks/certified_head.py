@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
 from smle.heads.table import program_of
-from smle.networks.operator import ServedHead, head_digest, looked_up, operator, serve
+from smle.networks.operator import serve
+from smle.networks.served_heads import ServedHead, head_digest, looked_up
 from smle.tables import WHOLE_FLOAT64
 from smle_check.reading import BACKBONE
 
@@ -23,9 +25,12 @@ __all__ = ["CertifiedHead"]
 class CertifiedHead(nn.Module):
     """(features, what a module computes) -> answers that obey the rules, by the certified program in NumPy.
 
-    In front of a head of rules there are answers: those that the rules allow pass as they are, and so do their
-    gradients; others are replaced, and have none. In front of a box there are embeddings, and no gradient passes.
-    There is nothing to train, and nothing to change: all numbers are those of the certificate, and hooks are refused.
+    In front of a head of rules there are answers: those that the rules allow pass as they are. In front of a box there
+    are embeddings. There is nothing to train, and nothing to change: all numbers are those of the certificate, and
+    hooks are refused.
+
+    Gradients are those of the program: kept answers pass them on; moved ones pass on what the rules that hold them
+    leave; and where what rules allow moves with features, these get theirs.
 
     Shapes: features (..., d), answers (..., m) or embeddings (..., n) in any float format, outputs (..., m) in float32.
 
@@ -57,6 +62,7 @@ class CertifiedHead(nn.Module):
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
             counts=self.counts if program.reads_answers else None,
             groups=looked_up(self.certificate),
+            certified=partial(_itself, self.certificate),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,13 +91,11 @@ class CertifiedHead(nn.Module):
             ValueError: If there is not one row of features, with the columns of the rules, for each answer.
             TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
         """
-        if features.requires_grad:
+        served = self.served
+        if features.requires_grad and not served.moves:
             features = features.detach()
         given = answers if answers.dtype is torch.float32 else answers.to(torch.float32)
-        if not self.program.reads_answers:
-            outputs: Tensor = operator(features, given.detach(), None, self.served.key)
-            return outputs
-        return serve(features, given, None, self.served.key)
+        return serve(features, given, None, served.key)
 
     def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
         """Refuse: what a hook returned would be served in the place of what is proved."""
@@ -103,6 +107,10 @@ class CertifiedHead(nn.Module):
 
 
 _ENDS = ("lower", "upper")
+
+
+def _itself(certificate: Certificate) -> Certificate:
+    return certificate
 
 
 def _hooked() -> TypeError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
-import inspect
 import logging
 import re
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from smle.extras import require
 from smle.graphs.backbone import onnx_backbone
 from smle.graphs.certified_files import FilePath, write_certified
 from smle.nearest.onnx.pieces import Backbone
-from smle.networks.backbones import Answers, Rescaled
+from smle.networks.calls import Call, same, try_sizes
 from smle.networks.folders import CertifiedModule, weights_of
 from smle.rules import Specification
 from smle_check.onnx.graph import OPSET
@@ -29,7 +30,6 @@ from smle_check.onnx.graph import OPSET
 __all__ = ["torch_backbone", "write_network"]
 
 _EXAMPLES = 6
-_SAME, _SAME_IN_HALF = 1e-3, 5e-2  # of the largest answer
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -37,7 +37,8 @@ def write_network(
     network: CertifiedModule,
     path: FilePath,
     *,
-    example: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    example: Any = None,
+    dynamic_shapes: Any = None,
     certificate: Certificate | None = None,
     backbone: Any | FilePath | None = None,
     monitor: bool = True,
@@ -47,8 +48,12 @@ def write_network(
     Args:
         network: The network; it is switched to eval mode.
         path: The ONNX file to write.
-        example: Arguments of the backbone for two rows or more, where it reads something else than the features.
-            They become inputs of the graph beside those of the rules, also one that is called `features`.
+        example: Arguments of the backbone for two rows or more, where it reads something else than the features: a
+            tensor, a tuple of arguments, or a dict of arguments by name. They become inputs of the graph beside those
+            of the rules, also one that is called `features`. Answers to sequences (B, T, m) are B * T rows.
+        dynamic_shapes: Which axes of these arguments are free, in the form of `example`: a dict {axis: name} for each
+            tensor, None where all are fixed. None: all that the backbone does not fix, and each row is answered by
+            itself. Where free axes are named, rows may be the steps of one sequence, or the nodes of one graph.
         certificate: That of a BoxNetwork, if there is one already; otherwise it is certified first.
         backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
         monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
@@ -64,59 +69,83 @@ def write_network(
     if backbone is not None:
         part = onnx_backbone(backbone)
     elif example is not None:
-        arguments = (example,) if isinstance(example, torch.Tensor) else tuple(example)
-        part = torch_backbone(network.backbone, arguments, features=False)
+        part = torch_backbone(network.backbone, example, features=False, dynamic_shapes=dynamic_shapes)
     else:
-        part = torch_backbone(network.reading_features(), (_rows(spec),), features=True)
+        part = torch_backbone(network.reading_features(), _rows(spec), features=True, dynamic_shapes=dynamic_shapes)
     write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor)
     return certificate
 
 
-def torch_backbone(module: nn.Module, example: tuple[torch.Tensor, ...], *, features: bool) -> Backbone:
-    """Return any torch module as a backbone, exported by torch.onnx; the first dimension is the batch.
+def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_shapes: Any = None) -> Backbone:
+    """Return any torch module as a backbone, exported by torch.onnx, and tried at other sizes than the example has.
 
     Args:
         module: The backbone; it is exported in eval mode.
         example: Its arguments, for at least two rows.
         features: Whether its one argument is the features of the rules.
+        dynamic_shapes: As in `write_network`.
 
     Raises:
         MissingDependencyError: If torch.onnx lacks the package onnxscript.
-        ModelFormatError: If torch.onnx cannot export it, or its answers to a row depend on other rows.
+        ModelFormatError: If torch.onnx cannot export it, what it exports answers otherwise at another size, or answers
+            to a row depend on other rows, and nobody said that they do.
     """
     require("onnxscript", "Exporting a torch backbone")
     module.eval()
-    _require_rows(module, example)
-    names = ["features"] if features else _argument_names(module, len(example))
-    shapes: tuple[Any, ...] = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
-    if not _positional(module):  # forward(*inputs)
-        shapes = (shapes,)
+    call = Call.of(module, example, features=features)
+    if dynamic_shapes is None:
+        _require_rows(call)
+        wanted = [_own_axes(call)] if features else [_all_axes(call), _own_axes(call)]
+    else:
+        wanted = [call.axes_of(dynamic_shapes)]
+    for axes in wanted:
+        try:
+            exported = _exported(call, axes)
+            break
+        except torch.onnx.OnnxExporterError as error:
+            reason = error
+    else:
+        raise ModelFormatError(
+            "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
+            "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
+            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(reason)).splitlines()[0]})"
+        ) from reason
+    try_sizes(call, exported, may_be_fixed=features or dynamic_shapes is not None)
+    return onnx_backbone(exported, features="features" if features else None)
+
+
+def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
+    """Return a call as an ONNX model whose axes are free where they are named."""
     noisy = logging.getLogger("torch.onnx")
     level = noisy.level
     noisy.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.onnx.export(
-                module,
-                example,
+                call,
+                call.tensors,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=names,
-                dynamic_shapes=shapes,
+                input_names=call.names,
+                dynamic_shapes=(tuple(axes),),
                 external_data=False,
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:
-        raise ModelFormatError(
-            "torch.onnx cannot export this backbone. If it reads something else than the features of the rules, pass "
-            "its arguments for a few rows as example=(...). Otherwise export it in another way, to one output "
-            f"(batch, n), and pass the file as backbone=. ({_COLORS.sub('', str(error)).splitlines()[0]})"
-        ) from error
     finally:
         noisy.setLevel(level)
     assert exported is not None
-    return onnx_backbone(exported.model_proto, features="features" if features else None)
+    return exported.model_proto
+
+
+def _own_axes(call: Call) -> list[dict[int, Any]]:
+    """Return the first axis of every argument as the one that is free."""
+    return [{0: torch.export.Dim.DYNAMIC} if part.ndim else {} for part in call.tensors]
+
+
+def _all_axes(call: Call) -> list[dict[int, Any]]:
+    """Return all axes as free where the module lets them be."""
+    return [dict.fromkeys(range(part.ndim), torch.export.Dim.AUTO) for part in call.tensors]
 
 
 def _rows(spec: Specification) -> torch.Tensor:
@@ -127,37 +156,26 @@ def _rows(spec: Specification) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _require_rows(module: nn.Module, example: tuple[torch.Tensor, ...]) -> None:
+def _require_rows(call: Call) -> None:
     """Refuse a module that answers a row otherwise beside other rows: those of a file are rows, not a sequence.
 
     Raises:
         ModelFormatError: If it does.
     """
-    count = len(example[0])
+    count = len(call.tensors[0]) if call.tensors and call.tensors[0].ndim else 0
     try:
-        whole = module(*(part.clone() for part in example))
-        parts = [module(*(part[i : i + 2].clone() for part in example)) for i in range(0, count, 2)]
-    except Exception:  # noqa: BLE001  # whatever a module raises: the exporter runs it too, and says what is wrong
+        whole = call(*(part.clone() for part in call.tensors))
+        parts = [call(*(part[i : i + 2].clone() for part in call.tensors)) for i in range(0, count, 2)]
+        alone = torch.cat(parts)
+    except Exception:  # noqa: BLE001  # whatever a module raises: arguments may have no rows in common, as edges of a graph
         return
     if not isinstance(whole, torch.Tensor) or whole.shape[:1] != (count,):
         return  # the graph refuses another number of rows
-    alone = torch.cat(parts)
-    allowed = (_SAME if whole.dtype in (torch.float32, torch.float64) else _SAME_IN_HALF) * whole.abs().max().item()
-    if whole.shape != alone.shape or not torch.allclose(whole, alone, rtol=0.0, atol=allowed, equal_nan=True):
+    if whole.shape != alone.shape or not same(whole, alone):
         raise ModelFormatError(
             "Expected a backbone that answers each row by itself. Got one whose answers change with the other rows of "
-            "a batch, or at random: it takes the rows for one sequence, perhaps. Write a backbone whose first "
-            "dimension is the batch, for example one that reads a whole sequence per row, and pass its arguments for a "
-            "few rows as example=(...); or use the network in torch, which serves sequences (..., steps, columns)."
+            "a batch, or at random: it takes the rows for one sequence, perhaps. If they are meant to be one, or the "
+            'nodes of one graph, name the axes that are free: dynamic_shapes=({0: "positions"},). Otherwise write a '
+            "backbone whose first dimension is the batch, for example one that reads a whole sequence per row, and "
+            "pass its arguments for a few rows as example=(...)."
         )
-
-
-def _positional(module: nn.Module) -> list[str]:
-    return [
-        name for name, parameter in inspect.signature(module.forward).parameters.items() if parameter.kind in (0, 1)
-    ]
-
-
-def _argument_names(module: nn.Module, count: int) -> list[str]:
-    names = _positional(module.backbone if isinstance(module, Rescaled | Answers) else module)
-    return names[:count] if len(names) >= count else [f"backbone_input_{i}" for i in range(count)]

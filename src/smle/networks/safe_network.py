@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,32 +15,24 @@ from torch import Tensor, nn
 
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
-from smle.errors import DataError
 from smle.heads.table import certify_head
-from smle.networks.backbones import Answers
+from smle.networks.backbones import Answers, Function, as_module
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import plain_numbers, require_rules
 from smle.networks.folders import save_network, weights_of
 from smle.networks.onnx import write_network
+from smle.networks.predicted import encoded_features, encoded_targets, evaluating, predicted, readable
 from smle.networks.quick import Quick, quickly
+from smle.networks.shapes import at_positions, kind_of, left_out, require_mask, spread
 from smle.networks.units import DataScale
 from smle.rules import Specification
-from smle.tables import (
-    Reader,
-    SetAside,
-    apply_domain_policy,
-    as_table,
-    column_names,
-    encode_columns,
-    encode_numbers,
-    require_bad_rows,
-)
+from smle.tables import SetAside
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["SafeNetwork", "encoded_features", "evaluating", "predicted"]
+__all__ = ["SafeNetwork"]
 
 _FEW_ROWS = 8  # from which no units are read
 
@@ -49,9 +40,10 @@ _FEW_ROWS = 8  # from which no units are read
 class SafeNetwork(nn.Module):
     """Any backbone, with a head behind its answers that is proved to obey the rules, whatever the backbone computes.
 
-    `network(features, *inputs)`: features (..., d), in the order of `spec.columns`, are what rules read. The backbone
-    maps the further inputs if there are any (images, sequences), or else the features, to an embedding or to answers
-    (..., m) in the order of `spec.targets`.
+    `network(features, *inputs, **named)`: features (..., d), in the order of `spec.columns`, are what rules read. The
+    backbone maps the further inputs if there are any (images, sequences, edges of a graph), or else the features, to
+    an embedding or to answers (..., m) in the order of `spec.targets`. There is one row of features for each answer, or
+    for each sequence: features (B, d) with answers (B, T, m) hold at each of its steps.
 
     * In training mode answers are those of the backbone, with their gradients: train as you would without rules.
       Answers that carry no gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the
@@ -62,7 +54,7 @@ class SafeNetwork(nn.Module):
       inputs reach the backbone as they are. None of it is part of what is proved.
 
     Args:
-        backbone: Any module.
+        backbone: Any module, or a function; of a method of a module, that module is trained.
         spec: The rules.
         embedding: Width of what the backbone returns. None: it returns the answers themselves, in the user's units.
         example: (features, targets), tables or arrays, to take units from; for numbers the median of the targets also
@@ -83,7 +75,12 @@ class SafeNetwork(nn.Module):
     backbone: nn.Module
 
     def __init__(
-        self, backbone: nn.Module, spec: Specification, *, embedding: int | None = None, example: Any = None
+        self,
+        backbone: nn.Module | Callable[..., Any],
+        spec: Specification,
+        *,
+        embedding: int | None = None,
+        example: Any = None,
     ) -> None:
         super().__init__()
         require_rules(spec)
@@ -98,7 +95,12 @@ class SafeNetwork(nn.Module):
 
     @classmethod
     def of(
-        cls, backbone: nn.Module, spec: Specification, certificate: Certificate, *, embedding: int | None = None
+        cls,
+        backbone: nn.Module | Callable[..., Any],
+        spec: Specification,
+        certificate: Certificate,
+        *,
+        embedding: int | None = None,
     ) -> Self:
         """Return a network with a head that was certified before."""
         network = cls.__new__(cls)
@@ -107,9 +109,9 @@ class SafeNetwork(nn.Module):
         network.head = CertifiedHead(certificate)
         return network
 
-    def _set_up(self, backbone: nn.Module, spec: Specification, embedding: int | None) -> None:
-        self.spec = spec
-        self.backbone = backbone if embedding is None else Answers(backbone, embedding, DataScale.of_rules(spec))
+    def _set_up(self, backbone: nn.Module | Callable[..., Any], spec: Specification, embedding: int | None) -> None:
+        self.spec, own = spec, as_module(backbone)
+        self.backbone = own if embedding is None else Answers(own, embedding, DataScale.of_rules(spec))
         self.is_fresh = embedding is not None  # units may still be taken from data
         self._quick = Quick.of(self.backbone)
 
@@ -135,15 +137,25 @@ class SafeNetwork(nn.Module):
         Raises:
             DataError: If these are not the columns of the rules.
         """
-        wanted = None if targets is None else _encoded_targets(self.spec, targets)
+        wanted = None if targets is None else encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
             self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
         self.head, self.is_fresh = CertifiedHead(self._certified(wanted)), False
 
     # --- answers
 
-    def forward(self, features: Tensor, *inputs: Any) -> Tensor:
+    def forward(
+        self, features: Tensor, *inputs: Any, mask: Tensor | None = None, fill: float = math.nan, **named: Any
+    ) -> Tensor:
         """Return answers in the shape of the backbone's: (..., m), or (...) for one output.
+
+        Args:
+            features: What the rules read: (..., d), or (B, d) for answers (B, T, m).
+            inputs: Arguments of the backbone, in the place of the features.
+            mask: True where an answer is wanted, (...) as the answers. Others are padding: no rule is asked there, and
+                nothing is counted.
+            fill: What stands at these; it is no answer.
+            named: Further arguments of the backbone, by name. It gets one called `mask` or `fill` by its place.
 
         Raises:
             TypeError: If features are no tensor of real numbers, or the backbone takes other arguments.
@@ -153,53 +165,66 @@ class SafeNetwork(nn.Module):
         self._require_features(features)
         numbers = plain_numbers(features)
         if self.is_fresh and self.training:
-            self._look(numbers)
+            self._look(numbers, mask)
         parts: dict[str, Any] = self._modules  # attributes are slow to look up
-        answers = None if inputs else quickly(self._quick, parts["backbone"], numbers)
+        answers = None if inputs or named else quickly(self._quick, parts["backbone"], numbers)
         if answers is None:
-            features = features.detach().clone()  # rules are about what was passed: a module may work in place on it
-            answers = self._called(numbers, inputs)
+            features = features.clone()  # rules are about what was passed: a module may work in place on it
+            answers = self._called(numbers, inputs, named)
         answers, flat = self._columns(features, answers)
+        features = features if features.ndim == answers.ndim else spread(features, answers)
+        if mask is not None:
+            require_mask(mask, tuple(answers.shape[:-1]))
         head: CertifiedHead = parts["head"]
         if self.training and answers.requires_grad and torch.is_grad_enabled():  # modules may ask for gradients inside
             head.served.require_shapes(features, answers)
-            return answers[..., 0] if flat else answers
-        served = head.forward(features, answers)  # without hooks for all modules: nothing comes behind a head
+            served = answers if mask is None else left_out(answers, mask, fill)
+        elif mask is None:
+            served = head.forward(features, answers)  # without hooks for all modules: nothing comes behind a head
+        else:
+            head.served.require_shapes(features, answers)
+            served = at_positions(head.forward, features, answers, mask, fill)
         return served[..., 0] if flat else served
 
     def _require_features(self, features: object) -> None:
         columns = self.spec.columns
         if not isinstance(features, Tensor):
             raise TypeError(
-                f"Expected features as a tensor (..., {len(columns)}). Got {type(features).__name__}. Pass tables "
-                "and arrays to network.predict."
+                f"Expected features as a tensor (..., {len(columns)}). Got {kind_of(features)}. Pass tables and arrays "
+                "to network.predict."
             )
-        if features.ndim < 2 or features.shape[-1] != len(columns):
+        if features.is_nested:
+            raise TypeError(f"Expected features as a tensor (..., {len(columns)}). Got {kind_of(features)}.")
+        if features.ndim < 1 or features.shape[-1] != len(columns):
             raise ValueError(
                 f"Expected features of shape (..., {len(columns)}), the columns {', '.join(columns)}, as the first "
                 f"argument. Got {tuple(features.shape)}. Pass further inputs of the backbone after them: "
                 "network(features, *inputs)."
             )
 
-    def _look(self, features: Tensor) -> None:
+    def _look(self, features: Tensor, mask: Tensor | None) -> None:
         """Take the units of the inputs from the first batch; those of the outputs stay as the rules tell them."""
         if torch.compiler.is_compiling() or features.is_meta or not isinstance(self.backbone, Answers):
             return
         self.is_fresh = False
-        rows = features.detach().reshape(-1, features.shape[-1])
+        known = features.detach()
+        if isinstance(mask, Tensor) and mask.dtype is torch.bool and mask.shape == features.shape[:-1]:
+            known = known[mask]  # not the padding
+        rows = known.reshape(-1, features.shape[-1])
         if len(rows) >= _FEW_ROWS:
             self.backbone.set_units(DataScale.of_data(self.spec, rows.cpu().double().numpy(), None))
 
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
         """Return what the backbone answers (..., m), and whether it left out the last dimension."""
         answers = None if inputs else quickly(self._quick, self.backbone, features)
-        return self._columns(features, self._called(features, inputs) if answers is None else answers)
+        return self._columns(features, self._called(features, inputs, {}) if answers is None else answers)
 
     def _columns(self, features: Tensor, answers: Any) -> tuple[Tensor, bool]:
         """Return answers with a column for each output, and whether the backbone left out the last dimension."""
         targets = self.spec.targets
-        if not isinstance(answers, Tensor) or not answers.is_floating_point():
-            got = answers.dtype if isinstance(answers, Tensor) else type(answers).__name__
+        if not isinstance(answers, Tensor) or not answers.is_floating_point() or answers.is_nested:
+            is_plain = isinstance(answers, Tensor) and not answers.is_nested
+            got = answers.dtype if is_plain else kind_of(answers)
             raise ValueError(
                 f"Expected the module to return a tensor of floats, a column each for {', '.join(targets)}. Got {got}. "
                 "Wrap the module so that it does."
@@ -207,18 +232,18 @@ class SafeNetwork(nn.Module):
         flat = len(targets) == 1 and answers.ndim == features.ndim - 1
         return (answers[..., None] if flat else answers), flat
 
-    def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
+    def _called(self, features: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
         inner, given = self.backbone, inputs
-        if not inputs:
+        if not inputs and not named:
             own = inner.backbone if isinstance(inner, Answers) else inner
             kind = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
             x = inner.standardize(features) if isinstance(inner, Answers) else features
             given = (x.to(kind),)
         try:
-            return inner(*given)
+            return inner(*given, **named)
         except TypeError as error:
-            raise _explained(inner, given, error) if inputs else error from None
+            raise _explained(inner, given, named, error) if inputs or named else error from None
 
     def reading_features(self) -> nn.Module:
         """Return the module that maps features to answers."""
@@ -229,19 +254,31 @@ class SafeNetwork(nn.Module):
         )
 
     def predict(
-        self, X: Any, *inputs: Any, out_of_domain: str = "raise", bad_rows: str = "raise"
+        self,
+        X: Any,
+        *inputs: Any,
+        mask: Any = None,
+        fill: float = math.nan,
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        **named: Any,
     ) -> npt.NDArray[np.float32]:
-        """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m).
+        """Return answers to a table or an array, in eval mode: (n,) for one output, else (n, m); or (...), (..., m).
 
         Args:
-            X: A table with the inputs that the rules name, or an array of the encoded inputs (n, d).
+            X: A table with the inputs that the rules name, or an array of the encoded inputs (..., d).
             inputs: Further arguments of the backbone.
+            mask: True where an answer is wanted, as in `forward`. Features elsewhere may be anything.
+            fill: What stands elsewhere.
             out_of_domain: "raise", or "clip" or "warn": rows outside the domain are answered, and the rules hold at the
                 input that is clamped to it.
             bad_rows: "raise", or "set aside": rows that cannot be read get NaN, and a warning has the reasons; the
                 others are answered as if they came alone. `without_bad_rows` returns the reasons.
+            named: Further arguments of the backbone, by name.
         """
-        return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows)
+        if mask is not None:
+            named = {**named, "mask": torch.as_tensor(mask), "fill": fill}
+        return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows, named)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
         """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others."""
@@ -268,17 +305,24 @@ class SafeNetwork(nn.Module):
         return save_network(self, folder, overwrite=overwrite)
 
     def to_onnx(
-        self, path: str | PathLike[str], *, example: Tensor | tuple[Tensor, ...] | None = None, monitor: bool = True
+        self, path: str | PathLike[str], *, example: Any = None, dynamic_shapes: Any = None, monitor: bool = True
     ) -> None:
         """Write network and head as one ONNX file, with `<path>.certificate.json` beside it.
 
         Args:
             path: The file to write.
-            example: Arguments of the backbone for two rows or more, where it reads something else than the features.
+            example: Arguments of the backbone for two rows or more, where it reads something else than the features: a
+                tensor, a tuple of arguments, or a dict of arguments by name.
+            dynamic_shapes: Which of their axes are free, {axis: name} for each in the form of `example`. None: all that
+                the backbone does not fix; then rows are answered one by one, and what mixes them is refused.
             monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`.
+
+        Raises:
+            ModelFormatError: If torch.onnx cannot export the backbone, or what it exports answers otherwise at other
+                sizes than those of the example.
         """
         with evaluating(self):
-            write_network(self, path, example=example, monitor=monitor)
+            write_network(self, path, example=example, dynamic_shapes=dynamic_shapes, monitor=monitor)
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
         self.is_fresh = False
@@ -290,93 +334,18 @@ class SafeNetwork(nn.Module):
         return f"{len(self.certificate_.proved)} statements proved; {seen}"
 
 
-def _explained(module: nn.Module, given: tuple[Any, ...], error: TypeError) -> TypeError:
+def _explained(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> TypeError:
     """Return an error that names the arguments of a backbone, where it was called with others."""
     own = module.backbone if isinstance(module, Answers) else module
     assert isinstance(own, nn.Module)
     signature = inspect.signature(own.forward)
     try:
-        signature.bind(*given)
+        signature.bind(*given, **named)
     except TypeError:
+        name = type(own).__name__ if type(own) is not Function else getattr(own.forward, "__name__", "the function")
+        listed = [type(value).__name__ for value in given] + [f"{key}={type(v).__name__}" for key, v in named.items()]
         return TypeError(
-            f"Expected the arguments of the backbone after the features: {type(own).__name__} takes {signature}. Got "
-            f"{len(given)}: network(features, {', '.join(type(value).__name__ for value in given)})."
+            f"Expected the arguments of the backbone after the features: {name} takes {signature}. Got "
+            f"{len(listed)}: network(features, {', '.join(listed)})."
         )
     return error
-
-
-def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
-    """Return encoded inputs (..., d) of a table by the names of its columns, or of an array or tensor by their places.
-
-    Raises:
-        DataError: If there are not the columns of the rules, values are missing or no numbers, or a whole number would
-            be rounded.
-    """
-    return encode_columns(spec, plain_tensor(X) if isinstance(X, Tensor) else X)
-
-
-def plain_tensor(X: Tensor) -> npt.NDArray[Any]:
-    """Return the numbers of a tensor, unchanged; formats that NumPy lacks in float32."""
-    if X.is_floating_point() and X.dtype is not torch.float64:
-        X = X.to(torch.float32)
-    return X.numpy(force=True)
-
-
-def _encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
-    """Return targets (n, m) of a table, or of a tensor or array (..., m)."""
-    if isinstance(y, Tensor):
-        y = plain_tensor(y)
-    if isinstance(y, np.ndarray) and y.ndim > 2:
-        y = y.reshape(-1, y.shape[-1])
-    return encode_numbers(spec, y)
-
-
-def readable(spec: Specification, X: Any) -> tuple[Any, SetAside]:
-    """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others.
-
-    Raises:
-        DataError: If columns are missing, or an array has another shape.
-    """
-    table, reader = as_table(X), Reader(spec)
-    if column_names(table) is None:
-        rows = reader.examine_encoded(table)
-        if rows.table.ndim != 2:
-            raise DataError(f"Expected a table or an array (rows, columns). Got an array of shape {rows.table.shape}.")
-    else:
-        rows = reader.examine(table)
-    aside = SetAside.of(rows, rows.faults)
-    return (aside.others(rows) if len(aside) else X), aside
-
-
-def predicted(
-    network: nn.Module, spec: Specification, X: Any, inputs: tuple[Any, ...], out_of_domain: str, bad_rows: str
-) -> npt.NDArray[np.float32]:
-    """Return what a network answers to a table or an array, in eval mode."""
-    if bad_rows != "raise":
-        require_bad_rows(bad_rows)
-        good, aside = readable(spec, X)
-        if len(aside):
-            warnings.warn(aside.text("without_bad_rows"), stacklevel=3)
-        kept = tuple(part[aside.kept] for part in inputs)
-        answers: npt.NDArray[np.float32] = aside.aligned(predicted(network, spec, good, kept, out_of_domain, "raise"))
-        return answers
-    encoded = encoded_features(spec, X)
-    apply_domain_policy(spec, encoded.reshape(-1, encoded.shape[-1]), out_of_domain)
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    with evaluating(network), torch.no_grad():  # not inference_mode: a module may take gradients itself
-        served = network(torch.tensor(encoded, device=device), *inputs)
-    result: npt.NDArray[np.float32] = served.cpu().numpy()
-    return result[..., 0] if len(spec.targets) == 1 and result.ndim == encoded.ndim else result
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Put every part into eval mode for a while, and back into its own."""
-    modes = [(module, module.training) for module in network.modules()]
-    for module, _ in modes:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.box.program import Box
+from smle.heads.grid.program import GridProgram
+from smle.heads.grid.proposals import GridBlock
+from smle.heads.rules.checks import Check, row
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served
@@ -35,17 +39,16 @@ def explorer_data(model: Served, *, medians: dict[str, float]) -> dict[str, Any]
     `medians`: where to start, by input column.
     """
     proof, spec = model.proof, model.specification_
-    if spec.grid is not None:  # the page does not run grid heads
-        return None
     network = model.front if isinstance(model.front, Perceptron) and model.front.further is None else None
     size = 0 if network is None else sum(values.size for values in arrays_of(network.tensors).values())
     data = {"inputs": _inputs(spec, medians), **_outputs(spec), "rules": _rules(spec)}
     if proof is not None and not isinstance(model.head, Box):
-        head, numbers = rules_head(proof)
+        program = model.head if isinstance(model.head, GridProgram) else None
+        head, numbers = rules_head(proof) if program is None else grid_head(program)
         if numbers > NUMBERS:
             return None
-        start = [float(f"{value:.6g}") for value in arrays_of(proof.tensors)["clips.default"].tolist()]
-        data |= {"head": head, "answers": start}
+        start = _safe_at(program, data["inputs"]) if program else arrays_of(proof.tensors)["clips.default"]
+        data |= {"steps" if program else "head": head, "answers": [float(f"{value:.6g}") for value in start.tolist()]}
         return data if network is None or size + numbers > NUMBERS else {**data, "network": _network(network)}
     if network is None or size + (0 if proof is None else _size(proof)) > NUMBERS:
         return None
@@ -80,29 +83,101 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
         "tensors": {name: values.tolist() for name, values in tensors.items()},
         "where": [[place[region] for region in rule.regions] for rule in exact.rules],
         "place": place,
-        "check": _check(exact, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
+        "check": _check(exact, regions, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
         "tree": document["program"].get("tree"),
     }
     return head, size
 
 
-def _check(spec: smle_check.Specification, arrays: dict[str, Any]) -> dict[str, Any]:
-    checked = checked_of(spec)
-    names = ("outputs", "sizes", "inputs", "thresholds")
-    outputs, sizes, inputs, thresholds = (arrays[f"check.{name}"] for name in names)
+def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
+    """Return a grid head as plain data, and how many numbers that are: the check, safe answers, tables of proposals."""
+    tensors, proposals = program.stored, program.proposals
+    blocks = [{"number": number, **_block(block)} for number, block in enumerate(proposals.blocks)]
+    block_of = {int(c): number for number, block in enumerate(proposals.blocks) for c in block.clauses}
+    rules = [rule for rule, *_ in program.listed.clauses]
+    regions = program.certificate.document["gate"]["regions"]
+    place = {region: i for i, region in enumerate(regions)}
 
-    def terms(row: Any) -> list[list[float]]:
-        return [[int(k), float(row[k])] for k in np.flatnonzero(row)]
+    def sparse(matrix: npt.NDArray[Any]) -> list[list[list[float]]]:
+        return [[[int(k), float(row[k])] for k in np.flatnonzero(row)] for row in matrix]
 
+    def affine(slope: npt.NDArray[Any], offset: npt.NDArray[Any]) -> list[dict[str, Any]]:
+        return [
+            {"slope": own, "offset": at} for own, at in zip(sparse(slope), offset.astype(float).tolist(), strict=True)
+        ]
+
+    names = {"lowest": "domain.lower_float64", "highest": "domain.upper_float64", "lower": "grid.input_lower"}
+    names |= {name: f"grid.input_{name}" for name in ("upper", "numerator", "denominator")}
+    head: dict[str, Any] = {
+        **{name: tensors[f"grid.{name}"].tolist() for name in ("numerator", "denominator", "lower", "upper")},
+        "input": {
+            "stepped": [step is not None for step in program.lattice.input_steps],
+            **{name: tensors[stored].tolist() for name, stored in names.items()},
+        },
+        "gate": {
+            "rows": sparse(tensors["gate.rows"]),
+            "thresholds": tensors["gate.thresholds_float64"].tolist(),
+            "members": [list(own) for own in program.members],
+        },
+        "check": {
+            **{name: sparse(tensors[f"check.{name}"]) for name in ("outputs", "steps", "inputs")},
+            **{name: tensors[f"check.{name}"].tolist() for name in ("thresholds", "fractions")},
+        },
+        "clauses": [
+            [rule, list(own), program.of_rule[c], block_of.get(c)]
+            for c, (rule, own) in enumerate(zip(rules, program.clauses, strict=True))
+        ],
+        "where": [[place[region] for region in rule.regions] for rule in program.lattice.rules],
+        "place": place,
+        "tree": _plain_tree(program.tree),
+        "safe": [affine(*leaf) for leaf in zip(tensors["safe.slope"], tensors["safe.offset"], strict=True)],
+        "fixed": affine(proposals.reduction.T, proposals.reduction.t),
+        "blocks": blocks,
+    }
+    large = sum(np.size(values) for block in blocks for values in block.values())
+    rows = sum(np.count_nonzero(tensors[f"check.{name}"]) for name in ("outputs", "steps", "inputs"))
+    return head, int(large + rows)
+
+
+def _safe_at(program: GridProgram, inputs: list[dict[str, Any]]) -> npt.NDArray[Any]:
+    """Return the safe answer where the explorer starts."""
+    x = np.zeros((1, sum(len(item["columns"]) for item in inputs)))
+    for item in inputs:
+        if item["kind"] == "category":
+            x[0, item["columns"][item["start"]]] = 1.0
+        else:
+            x[0, item["columns"][0]] = item["start"]
+    read = program.read(x)
+    bits = program.bits(read, x.dtype) if program.members else None
+    return np.asarray(program.values(program.safe(read, bits, 1))[0])
+
+
+def _block(block: GridBlock) -> dict[str, Any]:
+    names = ("outputs", "places", "B", "base", "free_of_base", *(("P", "R", "back", "H") if len(block.free) else ()))
+    return {name: getattr(block, name).tolist() for name in names}
+
+
+def _plain_tree(tree: Any) -> Any:
+    """Return the tree of safe answers with cuts of inputs as floats."""
+    if tree is None:
+        return None
+    question = tree[0]
+    if isinstance(question, dict):
+        question = {"input": question["input"], "at": float(Fraction(question["at"]))}
+    return [question, _plain_tree(tree[1]), _plain_tree(tree[2])]
+
+
+def _check(spec: smle_check.Specification, regions: list[int], arrays: dict[str, Any]) -> dict[str, Any]:
+    checked, check = checked_of(spec), Check(spec, regions, arrays)
     return {
         "literals": [
             {
-                "y": terms(outputs[k]),
-                "sizes": terms(sizes[k]),
-                "x": terms(inputs[k]) if k < checked.moving else [],
-                "threshold": float(thresholds[k]),
+                "y": row(check.outputs, k),
+                "sizes": row(check.sizes, k),
+                "x": row(check.inputs, k) if k < checked.moving else [],
+                "threshold": float(check.thresholds[k]),
             }
-            for k in range(len(thresholds))
+            for k in range(len(check.thresholds))
         ],
         "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
         "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
@@ -125,6 +200,7 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
             middle = min(max(medians.get(item.name, (low + high) / 2), low), high)
             middle = float(round(middle)) if item.integer else float(f"{middle:.4g}")
             facts |= {"kind": "number", "low": low, "high": high, "integer": item.integer, "dates": item.dates}
+            facts["step"] = None if item.step is None else float(item.step)
             facts["start"] = min(max(middle, low), high)
             if place.start in stand_ins:  # where an input is missing it has its stand-in
                 facts["sets"] = stand_ins[place.start]
@@ -134,13 +210,17 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
 
 def _outputs(spec: Specification) -> dict[str, Any]:
     """Return the output columns, and the choices with the columns of their options."""
-    outputs, choices = [], []
+    outputs: list[dict[str, Any]] = []
+    choices: list[dict[str, Any]] = []
     for item, place in spec.output_slices:
         kind = "score" if isinstance(item, Choice) else "label" if isinstance(item, Label) else "number"
         outputs += [{"name": name, "kind": kind} for name in item.columns]
         if isinstance(item, Choice):
             columns = list(range(place.start, place.stop))
             choices.append({"name": item.name, "pick": item.pick, "columns": columns, "options": list(item.options)})
+    if spec.grid is not None:
+        for output, step, chosen in zip(outputs, spec.grid.steps, spec.grid.chosen, strict=True):
+            output["step"] = None if chosen else float(step)
     return {"outputs": outputs, "choices": choices}
 
 

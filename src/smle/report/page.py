@@ -20,7 +20,7 @@ from smle.files import reason_of, replacing
 
 __all__ = ["json_for_script", "render", "require_page", "stamped", "write_page"]
 
-_EXPLORER = ("program.js", "head.js", "page.js", "explorer.js")
+_EXPLORER = ("program.js", "head.js", "grid.js", "page.js", "explorer.js")
 
 
 def render(template: str, view: Mapping[str, Any], explorer: Mapping[str, Any] | None = None) -> str:

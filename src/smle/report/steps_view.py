@@ -44,6 +44,7 @@ def _formula(spec: Specification, grid: Grid, reduction: Reduction | None, i: in
     for j, (c, step) in enumerate(zip(reduction.T[i], grid.input_steps, strict=True)):
         if c and step is not None:
             terms[m + j] = Fraction(int(c)) * own / step
+    terms = dict(sorted(terms.items(), key=lambda term: term[1] < 0))  # demand - w1 - w2
     constant = int(reduction.t[i]) * own
     text = linear_text(terms, names) if terms else ""
     if not constant and terms:

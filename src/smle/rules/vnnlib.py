@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from smle.errors import RuleError
 from smle.rules.build import to_fraction
-from smle.rules.compiler import compile_rule, distribute, plainly_empty, tightest
+from smle.rules.compiler import MAX_LITERALS, MAX_REGIONS, compile_rule, distribute, plainly_empty, tightest
 from smle.rules.expressions import (
     MAX_DEPTH,
+    And,
     Call,
     Compare,
     Implies,
@@ -28,6 +29,8 @@ from smle.rules.expressions import (
     Negative,
     Node,
     Not,
+    Num,
+    Or,
     Truth,
     add,
     conjunction,
@@ -45,7 +48,9 @@ from smle.rules.vocabulary import Vocabulary
 __all__ = ["read_vnnlib"]
 
 _MAX_WAYS = 10_000
+_MAX_LITERALS = 200_000  # of one way
 _MAX_BYTES = 64 * 2**20
+_LONG = 1_000  # comparisons of a region from which on those that hold in the whole domain are left to its ranges
 _SHOWN = 60  # characters of an expression in a message
 Literals = tuple[Literal, ...]
 
@@ -68,7 +73,8 @@ def read_vnnlib(
     Args:
         sources: Files over the same inputs X_0, X_1, ... and outputs Y_0, Y_1, ...
         inputs: The domain: name to (low, high), in the order of X_0, X_1, ...; or a list of (low, high). Default:
-            the box around all regions; an input that is held at one value v gets [v - 1, v + 1].
+            the box around all regions; an input that is held at one value v gets [v - 1, v + 1]. In regions of more
+            than 1,000 comparisons those that hold in the whole domain are not repeated.
         outputs: Names of the outputs, or Number, Label and Choice objects with as many columns.
 
     Raises:
@@ -94,8 +100,8 @@ def read_vnnlib(
         raise RuleError(f"Expected ranges of {d} inputs. Got {len(spec.columns)}.")
     if len(spec.targets) != m:
         raise RuleError(f"Expected outputs with {m} columns in all. Got {len(spec.targets)}.")
-    rules = [rule for item in properties for rule in _rules(item, spec)]
-    domain = spec.inputs if inputs is not None else _domain(rules, d)
+    domain = spec.inputs if inputs is not None else _domain(properties, d)
+    rules = [rule for item in properties for rule in _rules(_within(item, domain), spec)]
     return replace(spec, inputs=domain, rules=tuple(_renamed(rules)))
 
 
@@ -149,11 +155,12 @@ def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Lite
     about_inputs: list[Formula] = []
     others: list[Formula] = []
     for assertion in assertions:
-        formula = normal_form(assertion, names)
+        formula = _formula(assertion, names)
         for part in formula.parts if isinstance(formula, All) else (formula,):
             (others if _mentions_output(part) else about_inputs).append(part)
-    regions = distribute(All(tuple(about_inputs)), Some, _MAX_WAYS, longest=200_000)
-    ways = distribute(All(tuple(others)), Some, _MAX_WAYS)
+    regions, ways = (
+        distribute(All(tuple(parts)), Some, _MAX_WAYS, longest=_MAX_LITERALS) for parts in (about_inputs, others)
+    )
     if len(regions) * len(ways) > _MAX_WAYS:
         raise RuleError(f"Expected at most {_MAX_WAYS:,} ways of meeting the assertions. Got more.")
     clauses: dict[frozenset[Literal], tuple[Literals, list[Literals]]] = {}
@@ -175,10 +182,56 @@ def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Lite
     return asked
 
 
+def _formula(node: Node, names: Vocabulary) -> Formula:
+    """Return a condition in normal form. Most of a file compares one variable with a number, which is quick."""
+    if isinstance(node, And | Or):
+        parts = tuple(_formula(part, names) for part in node.parts)
+        return All(parts) if isinstance(node, And) else Some(parts)
+    if isinstance(node, Compare) and len(node.operands) == 2 and isinstance(node.operands[0], Name):
+        (name, number), operator = node.operands, node.operators[0]
+        sign = Fraction(-1 if operator.startswith(">") else 1)
+        value = number.operand if isinstance(number, Negative) else number
+        if isinstance(value, Num):
+            bound = sign * (-value.value if value is not number else value.value)
+            form = ((int(name.name[2:]), sign),)
+            outputs, inputs = ((), form) if name.name.startswith("X") else (form, ())
+            return Literal(outputs, inputs, bound, len(operator) == 1)
+    return normal_form(node, names)
+
+
 def _mentions_output(formula: Formula) -> bool:
     if isinstance(formula, Literal):
         return bool(formula.outputs)
     return any(_mentions_output(part) for part in formula.parts)
+
+
+def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
+    """Leave the ranges of inputs to the domain, in regions that have many."""
+    asked = {required: [_beside(region, domain) for region in regions] for required, regions in item.asked.items()}
+    for regions in asked.values():
+        most, count = max(map(len, regions)), sum(map(len, regions))
+        if most > MAX_LITERALS or len(regions) > MAX_REGIONS or count > _MAX_LITERALS:
+            raise RuleError(
+                f"{item.name}: expected at most {MAX_REGIONS:,} regions of at most {MAX_LITERALS:,} comparisons each, "
+                f"and {_MAX_LITERALS:,} in all, beside the ranges of the domain. Got {len(regions):,} regions, the "
+                f"largest of {most:,} comparisons, {count:,} in all. Split the file by regions, and read each part "
+                "alone: its own box becomes the domain."
+            )
+    return item._replace(asked=asked)
+
+
+def _beside(region: Literals, domain: Sequence[NumericInput]) -> Literals:
+    """Return a region without the comparisons that hold in the whole domain, if it is long."""
+    return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
+
+
+def _holds(row: Literal, domain: Sequence[NumericInput]) -> bool:
+    """Whether a comparison of one input holds in the whole domain."""
+    if len(row.inputs) != 1:
+        return False
+    ((i, v),) = row.inputs
+    most = v * (domain[i].upper if v > 0 else domain[i].lower)
+    return most < row.bound or (most == row.bound and not row.strict)
 
 
 def _rules(item: _Property, spec: Specification) -> list[Rule]:
@@ -220,19 +273,19 @@ def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
     return add(nodes[0], ((1, node) for node in nodes[1:]))
 
 
-def _domain(rules: Iterable[Rule], count: int) -> tuple[NumericInput, ...]:
+def _domain(properties: Iterable[_Property], count: int) -> tuple[NumericInput, ...]:
     """Return the box around all regions."""
-    ends: dict[tuple[int, Fraction], list[Fraction]] = {}
-    for rule in rules:
-        for region in rule.regions:
-            own = {row.coefficients[0]: row.bound for row in region.rows if row.is_comparison}
+    ends: dict[tuple[int, Fraction], Fraction] = {}
+    for item in properties:
+        for region in (region for regions in item.asked.values() for region in regions):
+            own = {row.inputs[0]: row.bound for row in region if len(row.inputs) == 1}
             for i, sign in ((i, Fraction(sign)) for i in range(count) for sign in (-1, 1)):
                 if (i, sign) not in own:
-                    raise RuleError(f"{rule.name}: X_{i} has no finite range. State the domain with inputs=...")
-                ends.setdefault((i, sign), []).append(own[i, sign])
+                    raise RuleError(f"{item.name}: X_{i} has no finite range. State the domain with inputs=...")
+                ends[i, sign] = max(own[i, sign], ends.get((i, sign), own[i, sign]))
     made = []
     for i in range(count):
-        low, high = -max(ends[i, Fraction(-1)]), max(ends[i, Fraction(1)])
+        low, high = -ends[i, Fraction(-1)], ends[i, Fraction(1)]
         # A range needs a width; a wider domain leaves the regions as they are.
         made.append(NumericInput(f"X_{i}", low - (low == high), high + (low == high)))
     return tuple(made)

@@ -18,7 +18,7 @@ from smle.tables.source import require_names
 from smle.tables.values import Fault
 from smle_check import Tensor
 
-__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "require_tables", "runtime_errors", "session_of"]
+__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "is_table", "require_tables", "runtime_errors", "session_of"]
 
 Array = npt.NDArray[Any]
 _CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
@@ -125,24 +125,32 @@ class StoredModel:
         return answers[:, None] if answers.shape == (rows,) else answers
 
 
-def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
-    """Refuse a model whose inputs (name, shape) are not columns of any number of rows, or one wide input.
+def is_table(inputs: Sequence[tuple[str, Sequence[Any]]]) -> bool:
+    """Return whether inputs (name, shape) are columns of any number of rows, or one wide input.
 
     Sizes that are not fixed are None or names.
+    """
+    return all(
+        len(shape) == 2
+        and not (isinstance(shape[0], int) and shape[0] > 0)
+        and (len(inputs) == 1 or shape[1] in (1, None) or isinstance(shape[1], str))
+        for _, shape in inputs
+    )
+
+
+def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """Refuse a model whose inputs (name, shape) are not columns of any number of rows, or one wide input.
 
     Raises:
         ModelFormatError: If an input has another rank than 2, or a fixed number of rows; or several inputs are there,
             and one is wider than a column.
     """
-    for name, shape in inputs:
-        is_table = len(shape) == 2 and not (isinstance(shape[0], int) and shape[0] > 0)
-        if is_table and (len(inputs) == 1 or shape[1] in (1, None) or isinstance(shape[1], str)):
-            continue
+    if not is_table(inputs):
+        listed = ", ".join(f"'{name}' of shape [{', '.join(map(str, shape))}]" for name, shape in inputs)
         raise ModelFormatError(
             f"Expected an ONNX model of tables: one input (rows, columns), or an input (rows, 1) for each column, and "
-            f"any number of rows. Got '{name}' of shape [{', '.join(map(str, shape))}]. Export it anew with rows as a "
-            "free first dimension and its columns as the second, or correct a function that calls it: "
-            "smle.correct(lambda table: ..., spec)."
+            f"any number of rows. Got {listed}. Export it anew with rows as a free first dimension and its columns as "
+            "the second, or correct a function that calls it: smle.correct(lambda table: ..., spec)."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U
-from smle_check.guard import guard_tensors, packed, packed_rows
+from smle_check.guard import guard_tensors, packed
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -30,7 +30,7 @@ from smle_check.heads.clips import (
     read_proofs,
 )
 from smle_check.heads.known import ROOT, Facts, Form, Leaf
-from smle_check.heads.sums import WIDE, sum_of
+from smle_check.heads.sums import WIDE, columns_of, sum_of
 from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
@@ -89,15 +89,19 @@ def key_of(literal: Literal) -> tuple[Any, ...]:
 
 
 def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
-    """Return the numbers of the check that section 13 prescribes."""
-    count, m, d = len(checked.literals), len(spec.outputs), len(spec.inputs)
+    """Return the numbers of the check that section 13 prescribes: literal by literal, of the columns that it reads."""
     sums = [sum_of(spec, literal) for literal in checked.literals]
     return {
-        "check.outputs": packed_rows([s.outputs for s in sums], m),
-        "check.sizes": packed_rows([s.sizes for s in sums], m),
-        "check.inputs": packed_rows([s.inputs for s in sums[: checked.moving]], d),
-        "check.thresholds": packed([s.threshold for s in sums], BINARY64, count),
+        "check.outputs": listed([v for s in sums for v in s.outputs.values()]),
+        "check.sizes": listed([s.sizes.get(i, Fraction(0)) for s in sums for i in s.outputs]),
+        "check.inputs": listed([v for s in sums for v in s.inputs.values()]),
+        "check.thresholds": listed([s.threshold for s in sums]),
     }
+
+
+def listed(numbers: list[Fraction]) -> Tensor:
+    """Return float64 numbers as a tensor."""
+    return packed(numbers, BINARY64, len(numbers))
 
 
 # --- Safe answers ------------------------------------------------------------------------------------------------
@@ -126,6 +130,7 @@ def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list
         lost = factor * clip.error + 2 * TINY if clip.error else Fraction(0)
         keys = {*clip.slope, *slope}
         form = {k: side * (factor * clip.slope.get(k, Fraction(0)) - slope.get(k, Fraction(0))) for k in keys}
+        form |= {k: form[k] + factor * v for k, v in clip.more.items()}
         constant = side * (factor * clip.offset - offset) + lost - own
         result.append((form, constant))
     return result
@@ -294,8 +299,10 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
         require(leaves == [] and moves == [], "proofs: expected none of safe answers")
         return settled
     require_units(spec, tensors)
-    shape = tensors["check.outputs"].shape
-    require(shape == (len(checked.literals), len(spec.outputs)), "check.outputs is not what the rules prescribe")
+    count = sum(len(columns_of(spec, literal)[1]) for literal in checked.literals[: checked.moving])
+    require(
+        tensors["check.inputs"].shape == (count,), "check.inputs is not what the rules prescribe"
+    )  # bounds the work
     for name, prescribed in check_tensors(spec, checked).items():
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
     found = read_tree(tree, gated)

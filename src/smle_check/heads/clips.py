@@ -53,15 +53,17 @@ class Limit(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most this error.
+    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most error + more.x.
 
-    0: it is a stored number itself, of a constant or of a table. Other sums have an error above 0.
+    An error of 0: it is a stored number itself, of a constant or of a table. Other sums have one above 0, and `more`
+    for the members of groups: a number of one category is not in the sums of others.
     """
 
     limit: Limit
     slope: Form
     offset: Fraction
     error: Fraction
+    more: Form = {}  # noqa: RUF012 - never written
 
 
 def is_limit(clause: list[Literal]) -> bool:
@@ -88,7 +90,7 @@ def limits_of(spec: Specification) -> list[Limit]:
 def gaps(clip: Clip, limit: Limit) -> list[tuple[Form, Fraction]]:
     """Return forms (slope, constant): where one is >= 0, what this clip leaves obeys the limit; all are needed.
 
-    An affine clip leaves v with |v - (s.x + o)| <= E, and then float32(v): (1 -+ u) v and at most `tiny`. A constant
+    An affine clip leaves v with |v - (s.x + o)| <= E(x), and then float32(v): (1 -+ u) v and at most `tiny`. A constant
     and a table leave a stored float32 number, which is 0 or normal.
     """
     side = limit.side
@@ -97,6 +99,8 @@ def gaps(clip: Clip, limit: Limit) -> list[tuple[Form, Fraction]]:
         slope = {k: side * factor * v for k, v in clip.slope.items()}
         for k, v in limit.slope.items():
             slope[k] = slope.get(k, Fraction(0)) - side * v
+        for k, v in clip.more.items():
+            slope[k] -= factor * v
         lost = factor * clip.error + TINY if clip.error else Fraction(0)
         result.append((slope, side * (factor * clip.offset - limit.offset) - lost))
     return result
@@ -271,11 +275,12 @@ def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Lim
         slopes = values(tensors, f"clips.{stage}_slope", "F32", (len(own), d)) if affine else []
         for i, limit in enumerate(own):
             slope = {k: v for k, v in enumerate(slopes[i * d : (i + 1) * d]) if v}
-            error = spec.error(slope, offsets[i], "clip") if affine else Fraction(0)
-            require(spec.largest(slope, offsets[i]) + error <= WIDE, f"clips.{stage}: a limit beyond 2^100")
+            error, more = spec.errors(slope, offsets[i], "clip") if affine else (Fraction(0), {})
+            reach = spec.largest(slope, offsets[i]) + spec.largest(more, error)
+            require(reach <= WIDE, f"clips.{stage}: a limit beyond 2^100")
             numbers = [offsets[i], *slope.values()]
             require(all(not v or abs(v) >= TINY for v in numbers), f"clips.{stage}: a number is too close to 0")
-            clips.append(Clip(limit, slope, offsets[i], error))
+            clips.append(Clip(limit, slope, offsets[i], error, more))
     default = values(tensors, "clips.default", "F32", (len(spec.outputs),))
     require(all(abs(v) <= WIDE for v in default), "clips.default: beyond 2^100")
     return clips

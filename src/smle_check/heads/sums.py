@@ -8,7 +8,10 @@ pays, in proportion to each |y_i|, for what coefficients and sums are rounded by
     H   <= h - sum |s - S| X - growth sum |S| X - A            (< where the literal is strict)
 
 because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`. Of the columns of a one-hot group
-one is 1 and the others are 0: products with 0 are 0 and add nothing, so a group counts as one product.
+one is 1 and the others are 0: products with 0 are 0 and add nothing, so a group counts as one product. What its column
+costs is paid by that column alone, so that a large number of one category takes nothing from the others:
+
+    S_c >= s_c + growth |S_c|            (columns of groups; the sums of H are over the other inputs)
 """
 
 from fractions import Fraction
@@ -24,12 +27,21 @@ MOST_TERMS = 2**20
 
 
 class Sum(NamedTuple):
-    """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold."""
+    """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold.
+
+    Outputs and inputs are those of `columns_of`, in their order; sizes that are not there are 0.
+    """
 
     outputs: dict[int, Fraction]
     sizes: dict[int, Fraction]
     inputs: dict[int, Fraction]
     threshold: Fraction
+
+
+def columns_of(spec: Specification, literal: Literal) -> tuple[list[int], list[int]]:
+    """Return the outputs and the inputs that the sum of a literal reads, in the order of its stored numbers."""
+    group = table_of(spec, literal)
+    return [*literal.y], [*literal.x] if group is None else spec.groups[group]
 
 
 def sum_of(spec: Specification, literal: Literal) -> Sum:
@@ -59,16 +71,21 @@ def table_sum(spec: Specification, literal: Literal) -> Sum | None:
     difference. It never underflows: where neither is 0, y is a multiple of 2^-149 of at least 2^-126 in size, and T_c
     is a multiple of 2^-179, or less than half as large as y.
     """
-    groups = {spec.group[k] for k in literal.x if k in spec.group}
-    if len(literal.y) != 1 or len(groups) != 1 or not literal.x.keys() <= spec.group.keys():
+    group = table_of(spec, literal)
+    if group is None:
         return None
-    ((output, g),), (group,) = literal.y.items(), groups
-    inputs = {}
+    ((output, g),), inputs = literal.y.items(), {}
     for c in spec.groups[group]:
         bound = (literal.bound - literal.x.get(c, Fraction(0))) / abs(g)
         inputs[c] = -threshold_below(max(-2 * WIDE, min(2 * WIDE, bound)), strict=literal.strict)
     signs = {output: Fraction(1 if g > 0 else -1)}
-    return Sum(signs, {}, {c: v for c, v in inputs.items() if v}, Fraction(0))
+    return Sum(signs, {}, inputs, Fraction(0))
+
+
+def table_of(spec: Specification, literal: Literal) -> int | None:
+    """Return the group whose columns are all inputs of a literal of one output; None: it is no such literal."""
+    groups = spec.groups_of(literal.x)
+    return groups.pop() if len(literal.y) == 1 and len(groups) == 1 else None
 
 
 def rounded_sum(spec: Specification, literal: Literal) -> Sum:
@@ -76,20 +93,29 @@ def rounded_sum(spec: Specification, literal: Literal) -> Sum:
     count = 2 * len(literal.y) + len(spec.summed(literal.x))
     require(count < MOST_TERMS, "check: sum too long")
     growth = Fraction(count + 1, 2**BINARY64.precision - count - 1)
-    outputs, inputs = ({k: coefficient(v) for k, v in form.items()} for form in (literal.y, literal.x))
+    outputs = {i: coefficient(g) for i, g in literal.y.items()}
+    inputs = {k: member(v, growth) if k in spec.group else coefficient(v) for k, v in literal.x.items()}
     sizes = {
         i: threshold_above((abs(g - outputs[i]) + growth * abs(outputs[i])) / (1 - growth))
         for i, g in literal.y.items()
     }
     products = spec.summed(inputs)
     deployed = sum((abs(v) * size for v, size in products), Fraction(0))
-    rounded = spec.largest({k: v - inputs[k] for k, v in literal.x.items()}, Fraction(0))
+    numbers = {k: v for k, v in literal.x.items() if k not in spec.group}
+    rounded = sum(
+        ((abs(v - inputs[k]) + growth * abs(inputs[k])) * spec.sizes[k] for k, v in numbers.items()), Fraction(0)
+    )
     lost = underflow([*outputs.values(), *sizes.values()], [v for v, _ in products], count) * (1 + growth)
     largest = WIDE * sum((abs(outputs[i]) + sizes[i] for i in outputs), Fraction(0)) + deployed
     if (1 + growth) * largest + lost >= BINARY64.largest:
         raise OutOfRange("check: may overflow float64")
-    slack = rounded + growth * deployed + lost
+    slack = rounded + lost
     return Sum(outputs, sizes, inputs, threshold_below(literal.bound - slack, strict=literal.strict))
+
+
+def member(value: Fraction, growth: Fraction) -> Fraction:
+    """Return the number of a column of a group: the smallest S, 0 or normal, with S >= value + growth |S|."""
+    return threshold_above(value / (1 - growth if value > 0 else 1 + growth))
 
 
 def underflow(outputs: list[Fraction], inputs: list[Fraction], count: int) -> Fraction:

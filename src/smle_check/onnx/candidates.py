@@ -6,23 +6,24 @@ serves; a batch in which every row passes is answered at once. For rows that fai
 same way. Where one of these fails, the program runs as it is stated, with all candidates, the answer itself first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from smle_check.floats import TINY
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
-from smle_check.heads.sums import WIDE
+from smle_check.heads.sums import WIDE, columns_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import Limits
 from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
 from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
+from smle_check.onnx.sparse import is_sparse, summed
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
 from smle_check.specification import Specification
 
-MOST = 1 << 24  # numbers of a table of conditions
+MOST = 1 << 20  # conditions
 
 
 class Condition(NamedTuple):
@@ -58,16 +59,16 @@ class Table:
         rules = [spec.rules[clause.rule] for clause in checked.clauses]
         asked = sum(len(rule.regions) for rule in rules)
         asked += sum(len(spec.rules[r].regions) * len(spec.rules[r].exclusions) for r in checked.excluding)
-        count = len(checked.literals)
-        size = count + len(gate.comparisons) + gate.oblique
-        require(asked * size <= MOST, "onnx: too many clauses or exclusions for a graph")
-        program.reserve(max(asked, 3 * m + 2 * d) * size)
-        G, K, S = (floats_of(tensors[f"check.{name}"]) for name in ("outputs", "sizes", "inputs"))
-        self.rows: list[list[float]] = []
+        require(asked <= MOST, "onnx: too many clauses or exclusions for a graph")
+        program.reserve(16 * asked)
+        G, K, S = (iter(floats_of(tensors[f"check.{name}"])) for name in ("outputs", "sizes", "inputs"))
+        self.rows: list[dict[int, float]] = []
         self.thresholds = floats_of(tensors["check.thresholds"])
-        for k in range(count):
-            inputs = S[k * d : (k + 1) * d] if k < checked.moving else [0.0] * d
-            self.rows.append([*G[k * m : (k + 1) * m], *K[k * m : (k + 1) * m], *inputs])
+        for literal in checked.literals:
+            outputs, inputs = columns_of(spec, literal)
+            own = {i: next(G) for i in outputs} | {m + i: next(K) for i in outputs}
+            own |= {2 * m + k: next(S) for k in inputs}
+            self.rows.append({k: v for k, v in own.items() if v})
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
@@ -91,13 +92,14 @@ class Table:
             ]
         self.width = self.bits + (0 if bounded else m)
         self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(self.bits, self.width))]
-        self.sized = any(K)
-        self.used = [k for k in range(d) if any(row[2 * m + k] for row in self.rows)]
+        read = {k for row in self.rows for k in row}
+        self.sized = any(m <= k < 2 * m for k in read)
+        self.used = sorted(k - 2 * m for k in read if k >= 2 * m)
         self.moves = bool(self.used or self.picks)
 
-    def row(self, entries: Mapping[int, float], threshold: float) -> int:
+    def row(self, entries: dict[int, float], threshold: float) -> int:
         """Add a row; return its number."""
-        self.rows.append([entries.get(k, 0.0) for k in range(2 * self.m + self.d)])
+        self.rows.append(entries)
         self.thresholds.append(threshold)
         return len(self.rows) - 1
 
@@ -174,11 +176,8 @@ class Checked(Limits):
             columns = p.integers("check.columns", table.used, (len(table.used),))
             parts = [*parts, p.add("Gather", [wide, columns], f"{name}/read", axis=0)]
             used = [*used, *(2 * m + k for k in table.used)]
-        p.reserve(2 * len(table.rows) * len(used))
         values = parts[0] if len(parts) == 1 else p.add("Concat", parts, f"{name}/values", axis=0)
-        entries = [row[k] for row in table.rows for k in used]
-        rows = p.doubles("check.rows", entries, (len(table.rows), len(used)))
-        sums = p.add("MatMul", [rows, values], f"{name}/sums")
+        sums = self.sums(used, values, name)
         limits = p.doubles("check.thresholds", table.thresholds, (len(table.rows), 1))
         held = p.add("LessOrEqual", [sums, limits], f"{name}/held" if table.picks else f"{name}/bits")
         if table.picks and wide is not None:
@@ -187,6 +186,18 @@ class Checked(Limits):
             held = p.add("Concat", [held, inside], f"{name}/bits", axis=0)
         bits = p.cast(held)
         return bits if sane is None else p.add("Concat", [bits, p.cast(sane)], f"{name}/known", axis=0)
+
+    def sums(self, used: list[int], values: str, name: str) -> str:
+        """Return the sums of all rows (rows, n) over the columns that are used."""
+        p, rows = self.program, self.table.rows
+        if is_sparse(rows, len(used)):
+            place = {k: i for i, k in enumerate(used)}
+            return summed(
+                p, [{place[k]: v for k, v in row.items()} for row in rows], values, name, "check.rows", p.doubles
+            )
+        p.reserve(2 * len(rows) * len(used))
+        entries = [row.get(k, 0.0) for row in rows for k in used]
+        return p.add("MatMul", [p.doubles("check.rows", entries, (len(rows), len(used))), values], f"{name}/sums")
 
     def picked(self, wide: str, name: str) -> tuple[str, str]:
         """Return the inputs of all comparisons, with their signs, and what they are compared with."""
@@ -199,12 +210,15 @@ class Checked(Limits):
         stated = stated or table.width == table.bits
         conditions, stored = (table.stated, "stated") if stated else (table.asked, "asked")
         width = table.bits if stated else table.width
-        require(len(conditions) * width <= MOST, "onnx: too many clauses or exclusions for a graph")
-        p.reserve(len(conditions) * width)
-        entries = [-condition.weights.get(r, 0) for condition in conditions for r in range(width)]
-        weights = p.floats(f"check.{stored}.weights", entries, (len(conditions), width))
         needs = p.floats(f"check.{stored}.needs", [condition.need for condition in conditions], (len(conditions), 1))
-        return p.add("Gemm", [weights, bits, needs], f"{name}/short")
+        weights = [{r: -float(w) for r, w in condition.weights.items()} for condition in conditions]
+        if is_sparse(weights, width):
+            met = summed(p, weights, bits, f"{name}/met", f"check.{stored}", p.floats)
+            return p.add("Add", [met, needs], f"{name}/short")
+        p.reserve(len(conditions) * width)
+        entries = [own.get(r, 0.0) for own in weights for r in range(width)]
+        matrix = p.floats(f"check.{stored}.weights", entries, (len(conditions), width))
+        return p.add("Gemm", [matrix, bits, needs], f"{name}/short")
 
     # --- rows that fail
 

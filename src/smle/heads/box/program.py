@@ -14,7 +14,9 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.heads.box.quick_box import QuickBox
+from smle.heads.box.slopes import ClippedUnits
 from smle.heads.contract import AsksOnce
+from smle.heads.slopes import Slopes
 from smle.programs.operations import TABLE
 from smle_check.program import Op, Step, box, needed, prepared, run
 
@@ -100,6 +102,19 @@ class Box(AsksOnce):
         with np.errstate(all="ignore"):
             run(steps, env)
         return env
+
+    @property
+    def moves(self) -> bool:
+        """Whether bounds or heads read inputs."""
+        return "heads.passthrough" in self.tensors or "bounds.lower_slope" in self.tensors
+
+    def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
+        """Return derivatives of outputs by features and embeddings."""
+        answer = np.asarray(answers, dtype=_FLOAT32)
+        part = ClippedUnits.of(self.values(X, answer), self.tensors, answer)
+        lower, upper = (self.tensors[f"domain.{end}_{_format(X)}"] for end in ("lower", "upper"))
+        kept, usable = np.zeros(served.shape, dtype=bool), np.ones(answer.shape, dtype=bool)
+        return Slopes(kept, usable, np.asarray((lower <= X) & (upper >= X)), [part])
 
     def cell_of(self, features: Array) -> npt.NDArray[np.intp]:
         """Return which head serves each row (batch,)."""

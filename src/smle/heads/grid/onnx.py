@@ -176,9 +176,10 @@ class _Part:
         )
         return self.split(lower, upper, rows, right)
 
-    def clipped(self, z: str, lower: str, upper: str) -> str:
+    def clipped(self, z: str, lower: str, upper: str, w: Writer | None = None) -> str:
         """Put numbers between limits."""
-        return self.w.add("Min", [self.w.add("Max", [z, lower]), upper])
+        w = w or self.w
+        return w.add("Min", [w.add("Max", [z, lower]), upper])
 
     def on_sum(self, lower: str, upper: str) -> str:
         """Return nearest points with a given sum, between limits: a few steps of Newton's method."""
@@ -202,12 +203,16 @@ class _Part:
         low = w.reduced("ReduceMin", w.add("Div", [w.add("Sub", [p, upper]), column]), 0, keep=True)
         high = w.reduced("ReduceMax", w.add("Div", [w.add("Sub", [p, lower]), column]), 0, keep=True)
 
+        def tried(w: Writer, mu: str) -> tuple[str, str, str, str]:
+            """Return the point of a multiplier, by how much its sum is off, in which rows that is far, and in any."""
+            z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper, w)
+            gap = w.add("Sub", [w.reduced("ReduceSum", z, 0, keep=True), total])
+            far = w.add("Greater", [w.add("Abs", [gap]), w.number(1e-3)])
+            count = w.add("ReduceSum", [w.add("Cast", [far], to=FLOAT)], keepdims=0)
+            return z, gap, far, w.add("Cast", [count], to=BOOL)
+
         def body(inner: Writer, names: list[str]) -> tuple[list[str], str, list[str]]:
-            mu, low, high = names
-            moved = inner.add("Sub", [p, inner.add("Mul", [mu, column])])
-            z = inner.add("Min", [inner.add("Max", [moved, lower]), upper])
-            gap = inner.add("Sub", [inner.reduced("ReduceSum", z, 0, keep=True), total])
-            far = inner.add("Greater", [inner.add("Abs", [gap]), inner.number(1e-3)])
+            mu, low, high, z, gap, far = names
             inside = inner.add("And", [inner.add("Greater", [z, lower]), inner.add("Less", [z, upper])])
             slope = inner.add("MatMul", [inner.constant(share[None]), inner.add("Cast", [inside], to=DOUBLE)])
             least = inner.add("Max", [slope, inner.number(float(share.min()) / 8)])
@@ -217,11 +222,12 @@ class _Part:
             middle = inner.add("Mul", [inner.add("Add", [low, high]), inner.number(0.5)])
             within = inner.add("And", [inner.add("Greater", [fresh, low]), inner.add("Less", [fresh, high])])
             chosen = inner.add("Where", [far, inner.add("Where", [within, fresh, middle]), mu])
-            count = inner.add("ReduceSum", [inner.add("Cast", [far], to=FLOAT)], keepdims=0)
-            return [chosen, low, high], inner.add("Cast", [count], to=BOOL), []
+            *after, going = tried(inner, chosen)
+            return [chosen, low, high, *after], going, []
 
-        mu, *_ = w.loop(_NEWTON, [mu, low, high], body)
-        z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper)
+        *first, start = tried(w, mu)  # where no limit binds, that is all
+        kinds = [*[DOUBLE] * 5, BOOL]
+        *_, z, _, _ = w.loop(_NEWTON, [mu, low, high, *first], body, carries=kinds, start=start)
         return w.add("Mul", [z, signs]) if turned else z
 
     def split(self, lower: str, upper: str, rows: Array, right: str) -> str:

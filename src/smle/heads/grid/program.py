@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TINY = float(SMALLEST_INPUT)
+_AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches go in parts
 
 
 class GridProgram(AsksOnce):
@@ -40,7 +41,7 @@ class GridProgram(AsksOnce):
         self.lattice = spec = Lattice.read(self.specification)
         self.listed = listed_of(spec)
         self.stored = tensors = MappingProxyType(arrays_of(certificate.tensors))
-        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        self.tree, regions = document["program"]["tree"], document["gate"]["regions"]
         self._shape = len(spec.inputs), len(spec.outputs)
         self.numerator, self.denominator = tensors["grid.numerator"], tensors["grid.denominator"]
         self.lower, self.upper = tensors["grid.lower"], tensors["grid.upper"]
@@ -51,7 +52,7 @@ class GridProgram(AsksOnce):
         )
         self._place = {region: i for i, region in enumerate(regions)}
         place = {row: i for i, row in enumerate(rows_of(spec, regions))}
-        self._members = [[place[row] for row in spec.regions[region]] for region in regions]
+        self.members = [[place[row] for row in spec.regions[region]] for region in regions]
         # Columns of outputs and of literals come first in memory where they are summed over.
         self._C, self._H = np.ascontiguousarray(tensors["check.outputs"].T), tensors["check.thresholds"]
         self._CX, self._M = (np.ascontiguousarray(tensors[f"check.{name}"].T) for name in ("steps", "inputs"))
@@ -62,7 +63,7 @@ class GridProgram(AsksOnce):
         self.clauses = [own for *_, own in self.listed.clauses]
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
-        sloped = bool(tensors["safe.slope"].any()) or self._tree is not None
+        sloped = bool(tensors["safe.slope"].any()) or self.tree is not None
         self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
         self._reads_later = self._reads or sloped
 
@@ -109,6 +110,16 @@ class GridProgram(AsksOnce):
             if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
                 raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
             X = X.astype(kind)
+        part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
+        if rows <= 2 * part:
+            return self._served(X, answers)
+        k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
+        for own in (slice(i, i + part) for i in range(0, rows, part)):
+            k[own], by[own] = self._served(X[own], answers[own])
+        return k, by
+
+    def _served(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        rows = len(answers)
         if answers.dtype != np.float32:
             with np.errstate(invalid="ignore", over="ignore"):
                 answers = answers.astype(np.float32)
@@ -152,7 +163,7 @@ class GridProgram(AsksOnce):
         """Return which regions of the gate are active (n, regions)."""
         assert read is not None
         held = read @ self._gate <= self.stored[f"gate.thresholds_{np.dtype(kind).name}"]
-        return np.stack([held[:, own].all(axis=1) for own in self._members], axis=1)
+        return np.stack([held[:, own].all(axis=1) for own in self.members], axis=1)
 
     def bits_of(self, X: Array) -> Mask:
         """Return which regions of the gate each row lies in (n, regions)."""
@@ -195,7 +206,7 @@ class GridProgram(AsksOnce):
     def safe(self, read: Array | None, bits: Mask | None, rows: int) -> Array:
         """Return the stored safe answers (n, m) in whole numbers."""
         result = np.empty((rows, self._shape[1]))
-        stack, number = [(self._tree, np.arange(rows))], 0
+        stack, number = [(self.tree, np.arange(rows))], 0
         while stack:
             tree, chosen = stack.pop()
             if tree is None:

@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.heads.grid.reduction import Reduction, reduce
-from smle.heads.grid.rounding import cumulative, exchanged, nearest_in_box, nearest_on_sum, nearest_under, remainders
+from smle.heads.grid.rounding import (
+    cumulative,
+    exchanged,
+    nearest_in_box,
+    nearest_on_sum,
+    nearest_under,
+    remainders,
+    snapped,
+)
 
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
@@ -119,6 +127,7 @@ class GridBlock:
         self.literals = np.array(literals, dtype=np.intp)
         place = {k: i for i, k in enumerate(literals)}
         self.of_clause = [[place[k] for k in program.clauses[c]] for c in touching]
+        self.always = all(program.always[c] for c in touching)
         self.C = C[np.ix_(self.literals, outputs)]
         self._rows()
         self._order()
@@ -186,7 +195,9 @@ class GridBlock:
 
     def limits(self, asked: _Asked) -> Array:
         """Return right sides of the rows over free outputs (n, rows): whole, infinite for literals of rules off."""
-        literal = np.where(self._on(asked), asked.right - asked.c @ self.C.T, np.inf)
+        literal = asked.right - asked.c @ self.C.T
+        if not self.always:
+            literal = np.where(self._on(asked), literal, np.inf)
         r = np.hstack([literal, self.upper - asked.c, asked.c - self.lower])
         return np.floor(r / self.divisor)
 
@@ -218,8 +229,8 @@ class GridBlock:
         if self.is_sum:
             return self._on_sum(asked)
         r = self.limits(asked)
-        if self.is_limits and all(len(own) == 1 for own in self.of_clause):
-            return self._limited(asked, r)
+        if all(len(own) == 1 for own in self.of_clause):
+            return self._limited(asked, r) if self.is_limits else self._in_piece(asked, r)
         best, real, cost = asked.c.copy(), asked.c.copy(), np.full(len(asked.p), np.inf)
         for piece in self._pieces(asked, r):
             k, z = self._in_piece(asked, piece)
@@ -253,7 +264,7 @@ class GridBlock:
             p = asked.p
         total = asked.c @ self.signs  # the same for all u
         cost = self.w**2
-        z = nearest_on_sum(p, lower, upper, total, cost)
+        z = snapped(nearest_on_sum(p, lower, upper, total, cost))
         if len(self.w) <= _SORTED and self.coarse:
             k = exchanged(remainders(z, p, upper, total, cost), p, lower, upper, cost)
         else:
@@ -265,9 +276,6 @@ class GridBlock:
     def _pieces(self, asked: _Asked, r: Array) -> Iterator[Array]:
         """Yield right sides with one literal per clause; the others do not bind."""
         open_ = [own for own in self.of_clause if len(own) > 1]
-        if not open_:
-            yield r
-            return
         listed = list(dict.fromkeys(k for own in open_ for k in own))
         alone = {own[0] for own in self.of_clause if len(own) == 1}
         if np.prod([float(len(own)) for own in open_]) <= _PIECES:
@@ -297,8 +305,8 @@ class GridBlock:
         if len(self.free) <= _FEW:
             u = (asked.p - asked.c) @ self.P.T
             v = nearest_under(u @ self.R.T, self.N, r / self.norm)
-            u = v @ self.back.T
-            z = u @ self.B.T + asked.c
+            u = snapped(v @ self.back.T)
+            z = snapped(u @ self.B.T) + asked.c
             whole, found = self._around(u, asked, r)
             k = whole @ self.B.T + asked.c
             missing = ~found
@@ -317,6 +325,7 @@ class GridBlock:
         if len(rest):
             ends = lower[rest], upper[rest]
             z[rest] = nearest_in_box(asked.p[rest], *ends, self.C[self.sums], right[rest], self.equal, self.w**2)
+        z = snapped(z)
         k = self.rounded(z, asked.c)
         open_ = np.flatnonzero(~self._holds(k, asked, r)) if not self.coarse else np.arange(len(k))
         if len(open_):
@@ -342,14 +351,15 @@ class GridBlock:
         lower = np.where(a < 0, np.ceil(ends - 1e-9), -np.inf).max(axis=2)
         goal = (asked.p - asked.c) @ self.P.T  # minimum of the quadratic form
         apart = trial - goal[:, None, others]
-        line = goal[:, None, last] - apart @ self.H[others, last] / self.H[last, last]
+        line = snapped(goal[:, None, last] - apart @ self.H[others, last] / self.H[last, last])
         chosen = np.minimum(np.maximum(np.floor(line + 0.5), lower), upper)
         good &= (lower <= upper) & np.isfinite(chosen)
         point = np.empty((n, len(shifts), f))
         point[:, :, others], point[:, :, last] = trial, chosen
-        gap = point - goal[:, None]
-        cost = np.where(good, ((gap @ self.H) * gap).sum(axis=2), np.inf)
-        best = cost.argmin(axis=1)
+        step, slope = point - u[:, None], snapped(2 * (u - goal) @ self.H)
+        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)  # than the real point costs
+        cost = np.where(good, more, np.inf)
+        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # of equal ones the first
         rows = np.arange(n)
         return np.where(good[rows, best][:, None], point[rows, best], np.rint(u)), good[rows, best]
 
@@ -381,10 +391,11 @@ class GridBlock:
             slack = r[left] - u[left] @ self.A.T
             broken = np.maximum(-slack, 0.0).sum(axis=1)
             after = np.maximum(AD - np.where(np.isfinite(slack), slack, 1e30)[:, None, :], 0.0).sum(axis=2)
-            change = 2 * (u[left] - goal[left]) @ HD.T + own
-            score = (after - broken[:, None]) * 1e6 + change
-            best = score.argmin(axis=1)
-            gain = score[np.arange(len(left)), best] < -1e-9
+            change = snapped(2 * (u[left] - goal[left]) @ HD.T + own)
+            least = after.min(axis=1)
+            nearer = np.where(after <= least[:, None], change, np.inf)  # rows that hold count more than any distance
+            best = nearer.argmin(axis=1)
+            gain = (least < broken) | ((least == broken) & (nearer[np.arange(len(left)), best] < -1e-9))
             left, best = left[gain], best[gain]
             if not len(left):
                 break

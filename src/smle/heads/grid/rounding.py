@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cumulative", "exchanged", "nearest_in_box", "nearest_on_sum", "nearest_under", "remainders"]
+__all__ = ["cumulative", "exchanged", "nearest_in_box", "nearest_on_sum", "nearest_under", "remainders", "snapped"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 THETA = 0.4871393  # not a half, at which data meet ties
+_FINE = 2.0**20
 _CLOSE = 1e-3  # of a step: what a sum of real points may miss
 _NEWTON, _DAMPED, _ACTIVE, _SWEEPS = 40, 120, 15, 200
 
@@ -85,7 +86,7 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
         if not len(left):
             break
         free = np.where((z[left] > lower[left]) & (z[left] < upper[left]), share, 0.0)
-        J = np.einsum("km,nm,lm->nkl", rows, free, rows, optimize=True)
+        J = (rows * free[:, None, :]) @ rows.T
         both = on[:, :, None] & on[:, None, :]
         more = np.where(on, damping[left, None] * full, 1.0)
         J = np.where(both, J, 0.0) + np.eye(k) * more[:, None, :]
@@ -151,6 +152,11 @@ def _hildreth(G: Array, s: Array) -> Array:
         if np.abs(multipliers - before).max() < 1e-7:
             break
     return multipliers
+
+
+def snapped(z: Array) -> Array:
+    """Round to multiples of 2^-20 of a step: the last bits of sums depend on how many rows come together."""
+    return np.asarray(np.rint(z * _FINE) / _FINE)
 
 
 def cumulative(z: Array, theta: float = THETA) -> Array:

@@ -158,31 +158,35 @@ def _affine(boxes: Boxes, limit: Limit) -> Clip:
             left = [k for k in spec.groups[g] if k in members]
             low = [Fraction(int(len(left) == 1)) if k in left else v for k, v in enumerate(low)]
             high = [ZERO if boxes.group.get(k) == g and k not in left else v for k, v in enumerate(high)]
-    slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in limit.slope.items()}
-    slope = {k: value for k, value in slope.items() if value}
+    slope, more = dict[int, Fraction](), dict[int, Fraction]()
+    for _ in range(2):  # numbers of categories pay for their own errors, which depend on them a little
+        aims = {k: value + 2 * limit.side * more.get(k, ZERO) for k, value in limit.slope.items()}
+        slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in aims.items()}
+        slope = {k: value for k, value in slope.items() if value}
+        more = spec.errors(slope, ZERO, "limit")[1]
     offset = limit.offset
     for _ in range(3):  # the error depends on the offset a little
         grown = abs(nearest(offset, BINARY32)) * 2 + TINY
-        error = spec.error(slope, grown, "limit")
+        error = spec.errors(slope, grown, "limit")
         needed = max(_needed(limit, slope, error, factor, low, high) for factor in (1 - U, 1 + U))
         offset = limit.side * _inside(needed)
-    return Clip(limit, slope, offset, spec.error(slope, offset, "limit"))
+    return Clip(limit, slope, offset, *spec.errors(slope, offset, "limit"))
 
 
 def _needed(
     limit: Limit,
     slope: dict[int, Fraction],
-    error: Fraction,
+    error: tuple[Fraction, dict[int, Fraction]],
     factor: Fraction,
     low: list[Fraction],
     high: list[Fraction],
 ) -> Fraction:
     """Return the least side * offset for which the clip obeys its own limit on a box, for one direction of rounding."""
-    extra = ZERO
+    extra, (constant, more) = ZERO, error
     for k in set(slope) | set(limit.slope):
-        missing = limit.side * (limit.slope.get(k, ZERO) / factor - slope.get(k, ZERO))
+        missing = limit.side * (limit.slope.get(k, ZERO) / factor - slope.get(k, ZERO)) + more.get(k, ZERO)
         extra += max(missing * low[k], missing * high[k])
-    return error + (TINY + limit.side * limit.offset) / factor + extra
+    return constant + (TINY + limit.side * limit.offset) / factor + extra
 
 
 def _slope(side: int, value: Fraction, low: Fraction, high: Fraction) -> Fraction:

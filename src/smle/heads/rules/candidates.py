@@ -7,23 +7,28 @@ stored safe answer. Proposals are not proved, the check and the safe answers are
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-import smle_check
 from smle.certificates.document import Certificate
-from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows
+from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
+from smle.heads.slopes import Limits, Part, Slopes, changed_bits
 from smle.nearest import Clauses, Proposals
+from smle.nearest.alternatives import Block, NearestPoints
+from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of
-from smle_check.program import Op, Stage, gate_of, gated
+from smle_check.heads.sums import WIDE
+from smle_check.program import Op, gate_of, gated
 
 __all__ = ["Candidates"]
 
@@ -31,6 +36,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # answered one by one
+_AT_POINT = 2.0**-12  # of an answer in its units: what a point may be moved inward without a move to the safe answer
 
 
 class Candidates(ClipList):
@@ -38,28 +44,19 @@ class Candidates(ClipList):
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
-        document = certificate.document
-        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
-        self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
-        self._tree, regions = document["program"]["tree"], document["gate"]["regions"]
+        spec, regions = self.specification, self.regions
         self._check = Check(spec, regions, self._tensors)
         if self._limits > MANY_LIMITS:  # clips have a program of their own
             ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
             self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
         self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
         self._place = {region: i for i, region in enumerate(regions)}
-        labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
-        self._clauses = Clauses.of(spec, labels)
-        switches = np.zeros((len(regions), len(spec.rules)), dtype=np.float32)
-        for i, rule in enumerate(spec.rules):
-            switches[[self._place[region] for region in rule.regions], i] = 1
-        self._switches = switches[:, self._clauses.parts]
-        single = (self._switches.sum(axis=0) == 1).all()
-        self._of_part = self._switches.argmax(axis=0) if single else None  # the one region of its rule
-        ends = [
-            [self._tensors[f"domain.{end}_{kind}"] for end in ("lower", "upper")] for kind in ("float32", "float64")
-        ]
-        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
+        self._clauses = Clauses.of(spec, self._labels)
+        of_part = [[self._place[region] for region in spec.rules[r].regions] for r in self._clauses.parts.tolist()]
+        starts, places = np.cumsum([0, *map(len, of_part)]), np.array([*chain(*of_part)], dtype=np.intp)
+        self._of_part = places if len(places) == len(of_part) else None  # the one region of its rule
+        ones = np.ones(len(places), dtype=np.float32)
+        self._switches = as_stored(sparse.csc_matrix((ones, places, starts), (len(regions), len(of_part))))
         self._one_at_a_time = Lock()  # proposals remember what they prepare
         self._proposals: Proposals | None = None
         _ALIVE.add(self)
@@ -123,11 +120,6 @@ class Candidates(ClipList):
             by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
 
-    def _inside(self, X: Array) -> Array:
-        """Return inputs inside of the domain, in float64; the lower end for NaN."""
-        lower, upper = self._domain[X.dtype.itemsize]
-        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
-
     def _active(self, bits: Mask) -> Mask:
         """Return which parts of the rules bind: those of a rule with a region that is active."""
         if self._of_part is not None:
@@ -167,14 +159,14 @@ class Candidates(ClipList):
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
         stated = [(i, c) for i, rule in enumerate(spec.rules) for c in range(len(rule.clauses))]
-        row = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
+        first = dict(zip(stated, np.searchsorted(clauses.clause, np.arange(len(stated))).tolist(), strict=True))
         clipped: dict[int, float] = {}
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
             slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
             for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
-                k = row[limit.rule, limit.clause]
+                k = first[limit.rule, limit.clause]
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
                     inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
@@ -186,7 +178,7 @@ class Candidates(ClipList):
         aims[checked] = self._check.thresholds[listed]
         for place, k in zip(np.flatnonzero(checked).tolist(), listed, strict=True):
             if k < self._check.moving and any(clauses.group[j] >= 0 for j in inputs[place]):  # numbers of tables
-                inputs[place] = {int(j): float(self._check.inputs[k, j]) for j in np.flatnonzero(self._check.inputs[k])}
+                inputs[place] = dict(row(self._check.inputs, k))
         aims[list(clipped)] = list(clipped.values())
         return replace(clauses, outputs=outputs, inputs=inputs), aims
 
@@ -210,15 +202,9 @@ class Candidates(ClipList):
         """
         wide = self._inside(X)
         q = self._stored(wide, bits).astype(np.float64)
-        for op in self._stages:
-            values = self._tensors[str(op.args[2])].astype(np.float64)
-            if op.args[4] is not None:
-                values = wide @ self._tensors[op.args[4]].T.astype(np.float64) + values
-            raises = op.kind == "raise_to"
-            limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
-            for output in set(outputs):
-                own, column = limits[:, np.array(outputs) == output], q[:, output]
-                q[:, output] = np.maximum(column, own.max(axis=1)) if raises else np.minimum(column, own.min(axis=1))
+        for output, raises, limits, _ in self._limits_at(wide, bits):
+            column = q[:, output]
+            q[:, output] = np.maximum(column, limits.max(axis=1)) if raises else np.minimum(column, limits.min(axis=1))
         y = q.astype(np.float32)
         y[np.abs(y) < np.float32(float(TINY))] = 0.0
         return y
@@ -226,19 +212,86 @@ class Candidates(ClipList):
     def _stored(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
         result = np.zeros((len(wide), len(self._tensors["check.scale"])), dtype=np.float32)
+        for rows, slope, offset in self._leaves(bits):
+            sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
+            result[rows] = sums + offset.astype(np.float64)
+        return result
+
+    def _leaves(self, bits: Mask) -> Iterator[tuple[Numbers, Array, Array]]:
+        """Yield the rows of each leaf of the tree, and slope (m, d) and offset (m,) of its answer."""
         number = 0
-        stack = [(self._tree, np.arange(len(wide)))]
+        stack = [(self._tree, np.arange(len(bits)))]
         while stack:
             tree, rows = stack.pop()
             if tree is None:
-                slope, offset = self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
-                sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
-                result[rows] = sums + offset.astype(np.float64)
+                yield rows, self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
                 number += 1
             else:
                 inside = bits[rows, self._place[tree[0]]]
                 stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
-        return result
+
+    # --- derivatives
+
+    @property
+    def moves(self) -> bool:
+        """Whether some rule reads a number in what it asks, or a safe answer does."""
+        stated = any(self._is_number[list(form)].any() for form in self._clauses.inputs)
+        return bool(stated or self._tensors["safe.slope"][:, :, self._is_number].any())
+
+    def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
+        """Return derivatives of what was served.
+
+        Answers that clips alone moved are at their limits. Nearest answers keep the rows tight that hold them, and move
+        with their bounds. Labels that were turned have none.
+        """
+        changed = changed_bits(answers, served)
+        rows = np.flatnonzero(changed.any(axis=1))
+        with self._one_at_a_time, np.errstate(all="ignore"):
+            _, bad, bits = self._run(X[rows], answers[rows])
+            clipped = np.ones(len(rows), dtype=bool)
+            clipped[bad] = False
+            own = rows[clipped]
+            parts: list[Part] = [self._at_limits(own, X[own], answers[own], self.bits_of(X[own]))]
+            kept, own = ~changed, rows[~clipped]
+            if len(own):
+                parts += self._repairs(own, X[own], answers[own], served[own], np.asarray(bits, dtype=bool), kept)
+        return Slopes(kept, np.abs(answers) <= float(WIDE), self._in_domain(X), parts)
+
+    def _repairs(self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask) -> list[Part]:
+        """Return derivatives of what was served to rows that do not pass; none of their numbers is kept as such."""
+        x, y, parts = self._inside(X), served.astype(np.float64), list[Part]()
+        _, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        for block, points in zip(self.proposals.parts, found, strict=True):
+            if not isinstance(block, Block) or not isinstance(points, NearestPoints):
+                continue
+            kept[np.ix_(rows, block.outputs)] = False
+            own = y[:, block.outputs]
+            z, on = points.tight(own)
+            size = 1.0 + np.abs(own / block.unit).max(axis=1)
+            away = np.flatnonzero(~(np.abs((own - z) / block.unit).max(axis=1) <= _AT_POINT * size))
+            weight = np.ones(len(rows))
+            if len(away):  # toward the safe answer, or all the way
+                safe = self._safe(X[away], bits[away])[:, block.outputs].astype(np.float64)
+                share = _share((own[away] - z[away]) / block.unit, (safe - z[away]) / block.unit)
+                parts.append(self._safe_slopes(rows[away], x[away], bits[away], block.outputs, share))
+                weight[away] -= share
+            parts.append(Faces(block, rows, on & (weight > 0)[:, None], weight))
+        return parts
+
+    def _safe_slopes(self, rows: Numbers, wide: Array, bits: Mask, outputs: Numbers, share: Array) -> Limits:
+        """Return how shares (n,) of safe answers move with inputs."""
+        slopes = np.zeros((len(rows), self.width, wide.shape[1]))
+        for own, slope, _ in self._leaves(bits):
+            slopes[own] = slope
+        moved = self._moved(self._stored(wide, bits).astype(np.float64), wide, bits, slopes)
+        listed = (share[:, None, None] * moved[:, outputs]).reshape(-1, wide.shape[1])
+        return Limits(np.repeat(rows, len(outputs)), np.tile(outputs, len(rows)), listed)
+
+
+def _share(gone: Array, way: Array) -> Array:
+    """Return which share of its way each row has gone (n,); 1 where there is no start."""
+    share = (gone * way).sum(axis=1) / (way * way).sum(axis=1)
+    return np.where(np.isnan(share), 1.0, np.clip(share, 0.0, 1.0))
 
 
 _ALIVE: WeakSet[Candidates] = WeakSet()

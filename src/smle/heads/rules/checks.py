@@ -19,10 +19,11 @@ from scipy import sparse
 from smle.programs.source import Columns, PrintedRows, _Printer, joined
 from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of
+from smle_check.heads.sums import columns_of
 from smle_check.program import Op
 from smle_check.specification import Specification
 
-__all__ = ["Check", "CheckedColumns", "CheckedRows"]
+__all__ = ["Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
 
 Array = npt.NDArray[Any]
 _MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
@@ -44,12 +45,15 @@ class Check:
             (rule, np.array(spec.rules[rule].exclusions.flat, dtype=np.intp).reshape(-1, 2))
             for rule in checked.excluding
         ]
-        names = ("outputs", "sizes", "inputs", "thresholds")
-        self.outputs, self.sizes, self.inputs, self.thresholds = (tensors[f"check.{name}"] for name in names)
-        self.is_sized = bool(self.sizes.any())
-        self.matrix: Any = np.hstack([self.outputs, self.sizes]) if self.is_sized else self.outputs
-        if self.matrix.size > _MOST_DENSE and np.count_nonzero(self.matrix) < _SPARSE * self.matrix.size:
-            self.matrix = sparse.csr_matrix(self.matrix)
+        read = [columns_of(spec, literal) for literal in checked.literals]
+        outputs, inputs = [columns for columns, _ in read], [columns for _, columns in read[: self.moving]]
+        self.outputs = _rows(tensors["check.outputs"], outputs, len(spec.outputs))
+        self.sizes = _rows(tensors["check.sizes"], outputs, len(spec.outputs))
+        self.inputs = _rows(tensors["check.inputs"], inputs, len(spec.inputs))
+        self.thresholds = tensors["check.thresholds"]
+        self.is_sized = bool(self.sizes.nnz)
+        both = sparse.hstack([self.outputs, self.sizes], format="csr") if self.is_sized else self.outputs
+        self.matrix: Any = as_stored(both)
 
     @property
     def is_short(self) -> bool:
@@ -58,10 +62,31 @@ class Check:
         numbers = np.ones(self.inputs.shape[1], dtype=bool)
         for group in self.groups:  # of which a sum is looked up
             numbers[[*group][1:]] = False
-        parts = (self.outputs, self.sizes, self.inputs[:, numbers])
-        size = sum(int(np.count_nonzero(part)) for part in parts)
+        size = self.outputs.nnz + self.sizes.nnz + int(np.count_nonzero(numbers[self.inputs.indices]))
         size += sum(len(own) for _, own in self.clauses)
         return bool(self.outputs.shape[1] + size + 2 * pairs <= _MOST_ROWS)
+
+
+def _rows(values: Array, columns: Sequence[Sequence[int]], width: int) -> Any:
+    """Return numbers that are listed row by row as a sparse matrix."""
+    starts = np.cumsum([0, *map(len, columns)])
+    places = np.array([k for own in columns for k in own], dtype=np.intp)
+    matrix = sparse.csr_matrix((values.copy(), places, starts), (len(columns), width))
+    matrix.sort_indices()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def as_stored(matrix: Any) -> Any:
+    """Return a sparse matrix as it is if it is large and has few numbers, else as an array."""
+    size = matrix.shape[0] * matrix.shape[1]
+    return matrix if size > _MOST_DENSE and matrix.nnz < _SPARSE * size else matrix.toarray()
+
+
+def row(matrix: Any, k: int) -> list[tuple[int, float]]:
+    """Return the columns of a row of a sparse matrix, and their numbers."""
+    own = slice(matrix.indptr[k], matrix.indptr[k + 1])
+    return list(zip(matrix.indices[own].tolist(), matrix.data[own].tolist(), strict=True))
 
 
 class _Checked(_Printer):
@@ -75,7 +100,7 @@ class _Checked(_Printer):
 
     def read_later(self) -> list[int]:
         """Return the inputs that literals read."""
-        return [int(k) for k in np.flatnonzero(self.check.inputs.any(axis=0))]
+        return [int(k) for k in np.unique(self.check.inputs.indices)]
 
     def off(self, rule: int) -> list[str]:
         """Return the text of "no region of the rule is active", if that can be."""
@@ -112,7 +137,7 @@ class CheckedRows(_Checked, PrintedRows):
         self.lines += [f"if -{tiny} < q{i} < {tiny}: q{i} = 0.0" for i in outputs]
         self.lines.append(f"served.append(({values}))")
         self.names["abs"] = abs
-        self.lines += [f"a{i} = abs(q{i})" for i in outputs if check.sizes[:, i].any()]
+        self.lines += [f"a{i} = abs(q{i})" for i in np.unique(check.sizes.indices).tolist()]
         self.lines.append(f"if not ({self.conditions([self.literal(k) for k in range(len(check.thresholds))])}):")
         bits = "".join("True, " if i in self.always else f"b{i}, " for i in range(check.regions))
         self.lines += ["    failed.append(len(served) - 1)", f"    known.append(({bits}))"]
@@ -122,10 +147,11 @@ class CheckedRows(_Checked, PrintedRows):
     def literal(self, k: int) -> str:
         """Return the text of the comparison of a sum."""
         check = self.check
-        terms = [f"{v!r} * q{i}" for i, v in enumerate(check.outputs[k].tolist()) if v]
-        terms += [f"{v!r} * a{i}" for i, v in enumerate(check.sizes[k].tolist()) if v]
+        terms = [
+            f"{v!r} * {name}{i}" for name, own in (("q", check.outputs), ("a", check.sizes)) for i, v in row(own, k)
+        ]
         if k < check.moving:
-            terms += self.terms(check.inputs[k].tolist())
+            terms += self.terms(check.inputs[k].toarray()[0].tolist())
         return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
 
     def conditions(self, literals: list[str]) -> str:
@@ -185,13 +211,13 @@ class CheckedColumns(_Checked, Columns):
         self.lines.append("sums = G @ w")
         if check.moving:
             read = [k for k in self.read_later() if k not in self.group]
-            self.names["S"] = np.ascontiguousarray(check.inputs[:, read])
+            self.names["S"] = as_stored(check.inputs[:, read])
             if read:
                 self.lines.append(f"sums[:{check.moving}] += S @ array(({''.join(f'x{k}, ' for k in read)}))")
             for start, count in self.looked_up.items():
                 table = check.inputs[:, start : start + count]
-                if table.any():
-                    self.names[f"S{start}"] = np.ascontiguousarray(table)
+                if table.nnz:
+                    self.names[f"S{start}"] = table.toarray()
                     self.lines.append(f"sums[:{check.moving}] += S{start}.take(j{start}, axis=1)")
         self.lines.append("holds = sums <= H")
         if len(check.clauses) <= _FEW_CLAUSES:
@@ -217,4 +243,4 @@ def _matrix(pairs: Array, m: int) -> Any:
     """Return which labels exclude which (m, m): what it adds up are whole numbers below 2^24."""
     matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.float32), (pairs[:, 0], pairs[:, 1])), (m, m))
     matrix.data[:] = 1.0  # a pair that is stated twice
-    return matrix if m * m > _MOST_DENSE and len(pairs) < _SPARSE * m * m else matrix.toarray()
+    return as_stored(matrix)

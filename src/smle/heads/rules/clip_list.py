@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -12,14 +13,18 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
 from smle.heads.rules.many_limits import LimitPairs
+from smle.heads.slopes import Limits, Slopes, changed_bits
 from smle.programs.operations import TABLE
 from smle.programs.source import Function, columns_function, rows_function
 from smle_check.heads.clips import limits_of
-from smle_check.program import clip_list, needed, prepared, run
+from smle_check.heads.sums import WIDE
+from smle_check.program import Stage, clip_list, needed, prepared, run
 
 __all__ = ["ClipList"]
 
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
 _FLOAT32 = np.dtype(np.float32)
 _FORMATS = (_FLOAT32, np.dtype(np.float64))
 _FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
@@ -27,6 +32,7 @@ MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are lo
 _SHARE = 0.15  # of the limits, if they are to be looked up
 _MOST_PRINTED = 3000  # limits
 _LONG_SUM = 16
+_AT_ONCE = 1024  # rows whose limits are compared, for derivatives
 
 
 class ClipList(AsksOnce):
@@ -38,10 +44,13 @@ class ClipList(AsksOnce):
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
         document = certificate.document
-        spec = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.regions: list[int] = document["gate"]["regions"]
+        self._tree = document["program"]["tree"]
+        self._labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
         self._tensors = MappingProxyType(arrays_of(certificate.tensors))
         limits = limits_of(spec)
-        self._ops = clip_list(spec, limits, document["gate"]["regions"])
+        self._ops = clip_list(spec, limits, self.regions)
         self._of_rows: dict[Any, Function] = {}
         self._of_columns: dict[Any, Function] = {}
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
@@ -50,6 +59,11 @@ class ClipList(AsksOnce):
         self._shape, self._groups = (len(spec.inputs), len(spec.outputs)), spec.groups
         # Sums of many inputs are looked up, which pairs of a row and a limit would add up term by term.
         self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
+        self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
+        self._is_number = np.ones(len(spec.inputs), dtype=bool)  # and no member of a one-hot group
+        self._is_number[[k for group in spec.groups for k in group]] = False
+        ends = [[self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper")] for kind in _FORMATS]
+        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
 
     @property
     def width(self) -> int:
@@ -73,6 +87,74 @@ class ClipList(AsksOnce):
         kind = X.dtype.newbyteorder("=")
         steps = prepared(needed(self._ops, ("bits",)), self._tensors, TABLE, kind.name)
         return run(steps, {"features": X.astype(kind, copy=False)})  # type: ignore[no-any-return]
+
+    def _inside(self, X: Array) -> Array:
+        """Return inputs inside of the domain, in float64; the lower end for NaN."""
+        lower, upper = self._domain[X.dtype.itemsize]
+        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
+
+    def _limits_at(self, wide: Array, bits: Mask) -> Iterator[tuple[int, bool, Array, Array]]:
+        """Yield limits (n, own) on an output, stage by stage, infinite where they are off, and their slopes (own, d).
+
+        Beside the output stands whether they raise it.
+        """
+        for op in self._stages:
+            values = self._tensors[str(op.args[2])].astype(np.float64)
+            slopes = np.zeros((len(values), self._shape[0]))
+            if op.args[4] is not None:
+                slopes = self._tensors[op.args[4]].astype(np.float64)
+                values = wide @ slopes.T + values
+            raises = op.kind == "raise_to"
+            limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
+            for output in set(outputs):
+                own = np.array(outputs) == output
+                yield output, raises, limits[:, own], slopes[own]
+
+    # --- derivatives
+
+    @property
+    def moves(self) -> bool:
+        """Whether some limit reads a number."""
+        slopes = [self._tensors[op.args[4]] for op in self._stages if op.args[4] is not None]
+        return any(bool(own[:, self._is_number].any()) for own in slopes)
+
+    def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
+        """Return derivatives of what was served: at a limit outputs move with it, elsewhere with the answers."""
+        changed = changed_bits(answers, served)
+        rows = np.flatnonzero(changed.any(axis=1))
+        with np.errstate(all="ignore"):
+            part = self._at_limits(rows, X[rows], answers[rows], self.bits_of(X[rows]))
+        return Slopes(~changed, np.abs(answers) <= float(WIDE), self._in_domain(X), [part])
+
+    def _in_domain(self, X: Array) -> Mask:
+        lower, upper = self._domain[X.dtype.itemsize]
+        return np.asarray((lower <= X) & (upper >= X))
+
+    def _at_limits(self, rows: Numbers, X: Array, answers: Array, bits: Mask) -> Limits:
+        """Return how limits move to which the clips bring answers of some rows."""
+        found = [(np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp), np.empty((0, X.shape[1])))]
+        for start in range(0, len(rows) if self.moves else 0, _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            q = np.where(np.abs(answers[part]) <= float(WIDE), answers[part], self._tensors["clips.default"])
+            slopes = self._moved(q.astype(np.float64), self._inside(X[part]), bits[part])
+            at, outputs = np.nonzero(slopes.any(axis=2))
+            found.append((rows[part][at], outputs, slopes[at, outputs]))
+        return Limits(*(np.concatenate(own) for own in zip(*found, strict=True)))
+
+    def _moved(self, q: Array, wide: Array, bits: Mask, slopes: Array | None = None) -> Array:
+        """Return how numbers q (n, m) move with inputs behind the clips (n, m, d); `slopes`: how they do before."""
+        moved = np.zeros((*q.shape, wide.shape[1])) if slopes is None else slopes
+        span = np.arange(len(q))
+        for output, raises, limits, own in self._limits_at(wide, bits):
+            place = limits.argmax(axis=1) if raises else limits.argmin(axis=1)
+            limit, column = limits[span, place], q[:, output]
+            binds = limit > column if raises else limit < column
+            q[binds, output] = limit[binds]
+            moved[binds, output] = own[place[binds]]
+        moved[:, :, ~self._is_number] = 0.0
+        return moved
+
+    # --- the program
 
     def _run(self, X: Array, answers: Array) -> Any:
         """Choose a printed function and call it."""

@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float64]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
 _TABLE_DEPTH = 2  # of leaves in which each member of a group is looked at
-_MANY_LABELS = 10  # from which on a set of labels that obeys is taken as it is found
+_MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
 _CANDIDATES = 12  # for a split
 
 
@@ -85,8 +85,8 @@ class _SafeSearch(Scaled):
             if point is not None and self.accept(leaf, self.rounded(point)):
                 return None
         groups = self.groups(leaf) if len(leaf.on) + len(leaf.off) <= _TABLE_DEPTH else []
-        for g, enough in product(groups, (ENOUGH, LITTLE)):
-            stored = self.table(leaf, g, enough)
+        for g, inside, enough in product(groups, (True, False), (ENOUGH, LITTLE)):
+            stored = self.table(leaf, g, enough, inside=inside)
             if stored is not None and self.accept(leaf, stored):
                 return None
         return self.branch(leaf)
@@ -179,7 +179,7 @@ class _SafeSearch(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 
-    def table(self, leaf: Leaf, g: int, enough: float) -> list[tuple[Form, Fraction]] | None:
+    def table(self, leaf: Leaf, g: int, enough: float, *, inside: bool) -> list[tuple[Form, Fraction]] | None:
         """Return an answer for each member of a group, as a table, each with so much room; None: some has none."""
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
@@ -187,12 +187,15 @@ class _SafeSearch(Scaled):
         point: SafePoint | None = None
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k), enough=enough)
+                literals = LiteralSearch(
+                    self, leaf, affine=False, hurting=True, only=(g, k), enough=enough, inside=inside
+                )
                 if point is None or not literals.allows(point):
                     point = literals.run()
                 if point is None:
                     return None
-                found[k] = self.rounded(point)
+                size = literals.size
+                found[k] = self.rounded(SafePoint(point.slope * size, point.offset * size, point.room * size))
         tables: list[tuple[Form, Fraction]] = []
         for i in range(len(self.typical)):
             values = {k: stored[i][1] for k, stored in found.items()}

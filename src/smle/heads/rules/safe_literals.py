@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.regions.robust import Layout, RobustRow, roomy_center
 from smle_check.floats import BINARY64
 from smle_check.heads.candidates import Checked
-from smle_check.heads.clips import Clip
+from smle_check.heads.clips import Clip, Limit
 from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
 from smle_check.specification import Literal, exclusion
 
@@ -23,8 +24,7 @@ __all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Sca
 Array = npt.NDArray[np.float64]
 Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
 CAP = 0.5  # of the room, in scales
-ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, where the
-# largest number of a table may be a million times its own
+ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, if need be
 _NODES, _FEW_NODES = 300, 20
 _MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
 _NEAR = 64.0  # scales around the typical answer in which literals are chosen first
@@ -81,6 +81,9 @@ class Scaled:
         self.regions = {g for rule in own for g in self.spec.rules[rule].regions}
         self.of_member: dict[int, dict[int, set[int]]] = {}
         self.unit, self.near = self.scale[self.read], self.typical[self.read] / self.scale[self.read]
+        self.tied = [g for g, own in enumerate(self.spec.groups) if not self.places[1].keys().isdisjoint(own)]
+        self.limiting = [(clip.limit, _literal(clip.limit)) for clip in self.limits]
+        self.looked: dict[int, dict[int, dict[int, Fraction]]] = {}  # what literals look up, by their identity
 
     def meeting(self, only: Only) -> set[int]:
         """Return the regions of limits and clauses that meet a member of a group."""
@@ -118,7 +121,8 @@ class Scaled:
         rows = [row for row in rows if self.places[1].keys() >= row[0].keys() and len(row[0]) > 1]
         ends = [self.ends(known, k) for k in self.used]
         low, high = ((np.array([float(end[i]) for end in ends]) - self.middle) / self.half for i in (0, 1))
-        for g, group in enumerate(self.spec.groups):
+        for g in self.tied:
+            group = self.spec.groups[g]
             left = [k for k in group if g not in known.members or k in known.members[g]]
             ones = {k: Fraction(1) for k in left if k in self.places[1]}
             if len(ones) > 1:
@@ -144,12 +148,28 @@ class Scaled:
             return Fraction(0), Fraction(0)
         return Fraction(int(self.boxes.count(g, members) == 1)), Fraction(1)
 
-    def need(self, literal: Literal, part: RegionMaximum, *, roomy: bool = True) -> Need:
-        """Return a literal in scaled units, divided by its largest coefficient."""
+    def lookups(self, literal: Literal) -> dict[int, dict[int, Fraction]]:
+        """Return what a literal looks up, by group."""
+        if id(literal) not in self.looked:
+            found: dict[int, dict[int, Fraction]] = {}
+            for k, v in literal.x.items():
+                if k not in self.places[1]:
+                    found.setdefault(self.boxes.group[k], {})[k] = v
+            self.looked[id(literal)] = found
+        return self.looked[id(literal)]
+
+    def need(self, literal: Literal, part: RegionMaximum, only: Only = None, *, roomy: bool = True) -> Need:
+        """Return a literal in scaled units, divided by its largest coefficient. `only`: what the part is of."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
-        looked_up = {k: v for k, v in literal.x.items() if k not in self.places[1]}
+        groups = self.lookups(literal)
+        looked_up: dict[int, Fraction] = {}
+        for i, form in groups.items():
+            if only is None or i != only[0]:
+                looked_up |= form
+            elif only[1] in form:
+                looked_up[only[1]] = form[only[1]]
         most = self.boxes.most(looked_up, self.left[id(part)], BINARY64) if looked_up else Fraction(0)
-        own = literal.x if not looked_up else {k: v for k, v in literal.x.items() if k in self.places[1]}
+        own = literal.x if not groups else {k: literal.x[k] for k in self.used if k in literal.x}
         for places, form, row in ((self.places[0], literal.y, g), (self.places[1], own, s)):
             for k, v in form.items():
                 row[places[k]] = float(v)
@@ -159,11 +179,14 @@ class Scaled:
 
 
 class LiteralSearch:
-    """The search for one literal per clause and the answer that satisfies them, in one leaf."""
+    """The search for one literal per clause and the answer that satisfies them, in one leaf.
+
+    `inside`: answers keep room from limits, too, so that no clip moves what is stored of them in float32.
+    """
 
     def __init__(
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
-        only: Only = None, enough: float = ENOUGH,
+        only: Only = None, enough: float = ENOUGH, inside: bool = False,
     ) -> None:  # fmt: skip
         self.search, self.nodes = search, nodes if only is None else min(nodes, _FEW_NODES)
         self.enough = enough
@@ -174,13 +197,9 @@ class LiteralSearch:
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
         rules, place = search.spec.rules, search.places[0]
         meets = search.meeting(only)
-        for clip in search.limits:
-            limit = clip.limit
+        for limit, literal in search.limiting:
             if limit.region in meets and (part := search.part(leaf, None, limit.region, only)) is not None:
-                sign = Fraction(-limit.side)
-                x = {k: -sign * v for k, v in limit.slope.items()}
-                literal = Literal({limit.output: sign}, x, sign * limit.offset, limit.strict)
-                self.limits.append((place[limit.output], limit.side, search.need(literal, part, roomy=False)))
+                self.limits.append((place[limit.output], limit.side, search.need(literal, part, only, roomy=inside)))
         if not affine and len(self.limits) > _MANY_LIMITS:
             self.limits = _tightest(self.limits)
         if not hurting:
@@ -189,7 +208,7 @@ class LiteralSearch:
             literals = [search.checked.literals[k] for k in clause.literals]
             for region in rules[clause.rule].regions:
                 if region in meets and (part := search.part(leaf, region, None, only)) is not None:
-                    needs = [search.need(literal, part) for literal in literals]
+                    needs = [search.need(literal, part, only) for literal in literals]
                     self.base += needs if len(needs) == 1 else []
                     self.open += [needs] if len(needs) > 1 else []
         for rule in search.checked.excluding:
@@ -197,6 +216,24 @@ class LiteralSearch:
                 if region in meets and (part := search.part(leaf, region, None, only)) is not None:
                     own = [[place[label] for label in pair] for pair in rules[rule].exclusions]
                     self.pairs.append((part, np.array(own, dtype=np.intp)))
+
+        self.size = self.grown() if only is not None else 1.0
+
+    def grown(self) -> float:
+        """Make the bounds of a member as large as the scales are; return by how much answers shrink again.
+
+        Numbers of a table may be a million times those of another member, and what is room there is none here.
+        """
+        every = [self.base, [need for *_, need in self.limits], *self.open]
+        sizes = [abs(need.row.h) for needs in every for need in needs]
+        size = min(1.0, max(sizes, default=1.0)) or 1.0
+
+        def larger(need: Need) -> Need:
+            return need._replace(row=replace(need.row, h=need.row.h / size, s=need.row.s / size))
+
+        self.base, self.open = [larger(need) for need in self.base], [[larger(n) for n in own] for own in self.open]
+        self.limits = [(i, side, larger(need)) for i, side, need in self.limits]
+        return size
 
     def run(self) -> SafePoint | None:
         """Return an answer that leaves room, or the one that leaves most; None: none was found."""
@@ -236,7 +273,7 @@ class LiteralSearch:
             np.stack([need.row.g for need in needs]),
             np.array([need.row.h - float(need.support(need.row.s[None])[0][0]) for need in needs]),
             np.repeat(np.arange(len(clauses)), [len(own) for own in clauses]),
-            near=search.near,
+            near=search.near / self.size,
             reach=np.full(len(search.read), _NEAR),
             room=np.array([float(need.row.roomy) for need in needs]),
             most=CAP,
@@ -252,7 +289,7 @@ class LiteralSearch:
         """Return the answer with most room, affine in some inputs, and the clause that it breaks most."""
         search, layout = self.search, self.layout
         near, cost = np.zeros((layout.outputs, layout.stride)), np.full((layout.outputs, layout.stride), 1e-4)
-        near[:, -1], cost[:, -1] = search.near, 1e-3 / layout.outputs
+        near[:, -1], cost[:, -1] = search.near / self.size, 1e-3 / layout.outputs
         fixed = np.zeros(near.shape, dtype=bool)
         fixed[:, :-1] = ~np.isin(search.used, search.moving)[: layout.stride - 1]
         asked = (*self.base, *start, *chosen)
@@ -295,6 +332,14 @@ class LiteralSearch:
             if len(both):
                 return [(slack(need), need) for need in self.exclusion(part, both[0].tolist())]
         return []
+
+
+def _literal(limit: Limit) -> Literal:
+    """Return a limit as a literal."""
+    sign = Fraction(-limit.side)
+    return Literal(
+        {limit.output: sign}, {k: -sign * v for k, v in limit.slope.items()}, sign * limit.offset, limit.strict
+    )
 
 
 def _tightest(limits: list[tuple[int, int, Need]]) -> list[tuple[int, int, Need]]:

@@ -90,12 +90,13 @@ class Writer:
         *,
         carries: Sequence[int] | None = None,
         scans: Sequence[int] = (),
+        start: str | None = None,
     ) -> list[str]:
         """Run a body so many times. Return the last values that it carries, then what it noted at each step, stacked.
 
         The body returns the next values, whether to go on (None: always), and what it notes. `carries`: kinds of the
-        values, numbers if nothing is said; `scans`: kinds of the notes. `Writer.step` of its writer has the number of
-        the step.
+        values, numbers if nothing is said; `scans`: kinds of the notes; `start`: whether to begin. `Writer.step` of
+        its writer has the number of the step.
         """
         helper = self._onnx.helper
         inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)
@@ -110,5 +111,5 @@ class Writer:
         ends = zip([*following, *noted], [*kinds, *scans], strict=True)
         outputs = [value(going, BOOL, []), *(value(name, kind, None) for name, kind in ends)]
         graph = helper.make_graph(inner.nodes, "step", values, outputs)
-        start, count = self.constant(np.array(True)), len(carried) + len(scans)
+        start, count = start or self.constant(np.array(True)), len(carried) + len(scans)
         return self.several("Loop", [self.constant(np.int64(steps)), start, *carried], count, body=graph)

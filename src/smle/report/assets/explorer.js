@@ -20,6 +20,13 @@ function digits(value) {
   return text.replace("-", "−");
 }
 
+// A value of an output; in steps it has all of its decimals.
+function answerText(output, value) {
+  if (!output.step || !Number.isFinite(value)) return digits(value);
+  const places = (String(output.step).split(".")[1] || "").length;
+  return value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }).replace("-", "−");
+}
+
 // A value of an input; dates are days from 1970-01-01.
 function valueText(input, value) {
   if (input.sets) return value === 1 ? "missing" : value === 0 ? "known" : "";
@@ -40,7 +47,7 @@ class Explorer {
   constructor(data) {
     this.data = data;
     this.answers = [...(data.answers || [])];
-    this.head = data.head ? makeHead(data.head) : null;
+    this.head = data.steps ? makeGridHead(data.steps) : data.head ? makeHead(data.head) : null;
     const network = data.network ? makeBackbone(data.network) : null;
     this.run = data.box ? makeBox(data.box, network)
       : this.head ? (x) => this.head.serve(x, network ? [...network(x)] : this.answers)
@@ -99,14 +106,23 @@ class Explorer {
     this.secondField.value = String(this.second);
   }
 
+  stepOf(input) {
+    return input.integer ? 1 : input.step || 0;
+  }
+
+  // The nearest value that an input can have.
+  settled(input, value) {
+    const step = this.stepOf(input);
+    return Math.min(Math.max(step ? Number((Math.round(value / step) * step).toPrecision(12)) : value, input.low), input.high);
+  }
+
   slider(input, i, place) {
     const id = `input-${i}`, readout = element("output", { for: id });
     let field;
     if (input.kind === "category") {
       field = element("select", { id }, ...input.categories.map((c, k) => element("option", { value: k }, c)));
     } else {
-      const step = input.integer ? 1 : "any";
-      field = element("input", { id, type: "range", min: input.low, max: input.high, step });
+      field = element("input", { id, type: "range", min: input.low, max: input.high, step: this.stepOf(input) || "any" });
     }
     field.value = String(this.values[i]);
     field.addEventListener("input", () => { this.values[i] = Number(field.value); this.schedule(); });
@@ -116,7 +132,7 @@ class Explorer {
   }
 
   entry(output, i, place) {
-    const id = `answer-${i}`, field = element("input", { id, type: "number", step: "any", value: this.answers[i] });
+    const id = `answer-${i}`, field = element("input", { id, type: "number", step: output.step || "any", value: this.answers[i] });
     field.addEventListener("input", () => {
       this.answers[i] = field.value === "" ? NaN : Number(field.value);
       this.schedule();
@@ -129,7 +145,7 @@ class Explorer {
     const input = this.data.inputs[i];
     if (!input) return;
     if (input.kind === "category") value = Math.min(Math.max(Math.round(value), 0), input.categories.length - 1);
-    else value = Math.min(Math.max(input.integer ? Math.round(value) : value, input.low), input.high);
+    else value = this.settled(input, value);
     this.values[i] = value;
     this.sliders[i].field.value = String(value);
     this.schedule();
@@ -149,7 +165,7 @@ class Explorer {
     const x = new Float64Array(this.data.inputs.reduce((n, input) => n + input.columns.length, 0));
     this.data.inputs.forEach((input, i) => {
       if (input.kind === "category") x[input.columns[values[i]]] = 1;
-      else x[input.columns[0]] = input.integer ? Math.round(values[i]) : values[i];
+      else x[input.columns[0]] = this.stepOf(input) ? this.settled(input, values[i]) : values[i];
     });
     for (const input of this.data.inputs) {
       if (input.sets && x[input.columns[0]] === 1) for (const [column, value] of input.sets) x[column] = value;
@@ -337,6 +353,7 @@ class Explorer {
     points.forEach((point, k) => {
       const joined = !category && this.output >= 0 && k && points[k - 1].cell === point.cell;
       if (category || this.output < 0) path += `M${this.px(edges[k][0]).toFixed(1)},${this.py(point.value).toFixed(1)}H${this.px(edges[k][1]).toFixed(1)}`;
+      else if (joined && this.data.outputs[this.output].step) path += `H${this.px(edges[k][0]).toFixed(1)}V${this.py(point.value).toFixed(1)}H${this.px(point.v).toFixed(1)}`;
       else path += `${joined ? "L" : "M"}${this.px(point.v).toFixed(1)},${this.py(point.value).toFixed(1)}`;
     });
     let own = "";
@@ -482,7 +499,8 @@ class Explorer {
       const output = this.data.outputs[this.output], value = answer.y[this.output];
       const verdict = output.kind === "label" ? (value >= 0 ? " (predicted)" : " (not predicted)") : "";
       if (answer.own) say(`model: ${this.title(output)}`, Number.isNaN(answer.own[this.output]) ? "NaN" : digits(answer.own[this.output]));
-      say(answer.own ? `${term}: ${this.title(output)}` : this.title(output), digits(value) + verdict);
+      say(answer.own ? `${term}: ${this.title(output)}` : this.title(output), answerText(output, value) + verdict);
+      if (answer.steps && output.step && output.step !== 1) say("in steps", `${answer.steps[this.output].toLocaleString("en-US")} of ${output.step}`);
       const [low, high] = allowedInterval(answer.rules.map((r) => this.data.rules[r]), answer.x, this.output);
       if (low > -Infinity || high < Infinity) {
         say("allowed here", low > -Infinity && high < Infinity ? `${digits(low)} to ${digits(high)}`
@@ -494,7 +512,7 @@ class Explorer {
     }
     if (answer.way) {
       const names = answer.refused.map((r) => this.data.rules[r].name).join(", ");
-      say("all outputs", { kept: "kept: the rules allow the answer", replaced: "replaced: NaN or infinity is no answer",
+      say("all outputs", { kept: "kept: the rules allow the answer", rounded: "rounded to whole steps, which the rules allow", replaced: "replaced: NaN or infinity is no answer",
         moved: names ? `moved: the check refuses it (${names})` : "moved onto limits",
         unknown: `the check refuses it (${names}), and this page finds no allowed answer near it. The model searches further; if it finds none either, it serves the stored safe answer` }[answer.way]);
       if (answer.sure === false && answer.way !== "unknown") say("found", FOUND_HERE);

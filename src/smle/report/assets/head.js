@@ -20,6 +20,54 @@ function eliminated(matrix, right) {
   return x;
 }
 
+const normOf = (row, scale) => Math.sqrt(row.g.reduce((sum, [i, v]) => sum + (v * scale(i)) ** 2, 0));
+
+// The nearest point under rows `g.y <= b`, in outputs divided by their scale: one more row at a time, the most violated
+// one, and rows whose multiplier would turn negative leave (Goldfarb and Idnani). Null where it seems to be empty.
+function nearestPoint(rows, p, scale) {
+  const normals = rows.map((row) => {
+    const a = p.map(() => 0), size = normOf(row, scale);
+    for (const [i, v] of row.g) a[i] = (v * scale(i)) / size;
+    return a;
+  });
+  const bounds = rows.map((row) => row.b / normOf(row, scale));
+  const dot = (a, b) => a.reduce((sum, v, i) => sum + v * b[i], 0);
+  let u = p.map((v, i) => v / scale(i)), held = [], weights = [];
+  for (let step = 0; step < 50 + 10 * rows.length; step++) {
+    let worst = -1, most = 1e-15 * (1 + Math.max(...u.map(Math.abs)));
+    normals.forEach((a, j) => { const over = dot(a, u) - bounds[j]; if (over > most && !held.includes(j)) { most = over; worst = j; } });
+    if (worst < 0) return u.map((v, i) => v * scale(i));
+    const a = normals[worst];
+    for (let weight = 0; ; ) {
+      const r = eliminated(held.map((h) => held.map((k) => dot(normals[h], normals[k]))), held.map((h) => dot(normals[h], a)));
+      const z = a.map((v, i) => v - held.reduce((sum, h, n) => sum + r[n] * normals[h][i], 0)), size = dot(z, z);
+      const full = size > 1e-20 ? (dot(a, u) - bounds[worst]) / size : Infinity;
+      let leaving = -1, part = Infinity;
+      r.forEach((v, n) => { if (v > 1e-14 && weights[n] / v < part) { part = weights[n] / v; leaving = n; } });
+      const t = Math.min(full, part);
+      if (!Number.isFinite(t)) return null;
+      if (full < Infinity) u = u.map((v, i) => v - t * z[i]);
+      weights = weights.map((w, n) => w - t * r[n]);
+      weight += t;
+      if (full <= part) { held.push(worst); weights.push(weight); break; }
+      held = held.filter((_, n) => n !== leaving);
+      weights = weights.filter((_, n) => n !== leaving);
+    }
+  }
+  return null;
+}
+
+// One literal of each clause, all ways; where these are too many, of a clause the literal that `over` likes best.
+function choicesOf(clauses, over) {
+  let choices = [[]];
+  for (const clause of clauses) {
+    const many = choices.length * clause.length > 64;
+    const taken = many ? [clause.reduce((a, b) => (over(a) <= over(b) ? a : b))] : clause;
+    choices = choices.flatMap((rows) => taken.map((row) => [...rows, row]));
+  }
+  return choices;
+}
+
 function makeHead(head) {
   const { ops, tensors, check, where } = head;
   const stages = ops.filter((op) => op.kind === "raise_to" || op.kind === "lower_to");
@@ -112,13 +160,7 @@ function makeHead(head) {
     const p = separated(bits, answer), off = p.flatMap((v, i) => (v === answer[i] ? [] : [{ g: [[i, 1]], b: -TINY, single: true }]));
     yield p;
     const limits = [...limitRows(x, p.length), ...(off.length <= 8 ? off : [])], clauses = alternatives(x, bits);
-    const over = (row) => sumOf(row.g, p) - row.b;
-    let choices = [[]];
-    for (const clause of clauses) {
-      const many = choices.length * clause.length > 64;
-      const taken = many ? [clause.reduce((a, b) => (over(a) / norm(a) <= over(b) / norm(b) ? a : b))] : clause;
-      choices = choices.flatMap((rows) => taken.map((row) => [...rows, row]));
-    }
+    const choices = choicesOf(clauses, (row) => (sumOf(row.g, p) - row.b) / norm(row));
     const found = choices.map((rows) => nearest([...limits, ...rows], p)).filter(Boolean);
     found.sort((a, b) => distance(a.y, p) - distance(b.y, p));
     for (const { y, inner } of found) {
@@ -130,47 +172,15 @@ function makeHead(head) {
   }
 
   const scale = (i) => (check ? check.scale[i] : 1);
-  const norm = (row) => Math.sqrt(row.g.reduce((sum, [i, v]) => sum + (v * scale(i)) ** 2, 0));
+  const norm = (row) => normOf(row, scale);
   const distance = (a, b) => a.reduce((sum, v, i) => sum + ((v - b[i]) / scale(i)) ** 2, 0);
 
-  // The nearest point of a polyhedron in scaled outputs: one more row at a time, the most violated one, and rows whose
-  // multiplier would turn negative leave (Goldfarb and Idnani). Null where it seems to be empty.
+  // The nearest point, and one that leaves room for the rounding of sums.
   function nearest(rows, p) {
-    const normals = rows.map((row) => {
-      const a = p.map(() => 0), size = norm(row);
-      for (const [i, v] of row.g) a[i] = (v * scale(i)) / size;
-      return a;
-    });
-    const dot = (a, b) => a.reduce((sum, v, i) => sum + v * b[i], 0);
-    const solve = (bounds) => {
-      let u = p.map((v, i) => v / scale(i)), held = [], weights = [];
-      for (let step = 0; step < 50 + 10 * rows.length; step++) {
-        let worst = -1, most = 1e-15 * (1 + Math.max(...u.map(Math.abs)));
-        normals.forEach((a, j) => { const over = dot(a, u) - bounds[j]; if (over > most && !held.includes(j)) { most = over; worst = j; } });
-        if (worst < 0) return u.map((v, i) => v * scale(i));
-        const a = normals[worst];
-        for (let weight = 0; ; ) {
-          const r = eliminated(held.map((h) => held.map((k) => dot(normals[h], normals[k]))), held.map((h) => dot(normals[h], a)));
-          const z = a.map((v, i) => v - held.reduce((sum, h, n) => sum + r[n] * normals[h][i], 0)), size = dot(z, z);
-          const full = size > 1e-20 ? (dot(a, u) - bounds[worst]) / size : Infinity;
-          let leaving = -1, part = Infinity;
-          r.forEach((v, n) => { if (v > 1e-14 && weights[n] / v < part) { part = weights[n] / v; leaving = n; } });
-          const t = Math.min(full, part);
-          if (!Number.isFinite(t)) return null;
-          if (full < Infinity) u = u.map((v, i) => v - t * z[i]);
-          weights = weights.map((w, n) => w - t * r[n]);
-          weight += t;
-          if (full <= part) { held.push(worst); weights.push(weight); break; }
-          held = held.filter((_, n) => n !== leaving);
-          weights = weights.filter((_, n) => n !== leaving);
-        }
-      }
-      return null;
-    };
-    const y = solve(rows.map((row) => row.b / norm(row)));
+    const y = nearestPoint(rows, p, scale);
     if (!y || !y.every(Number.isFinite)) return null;
     const room = (row) => (row.single ? 0 : row.g.reduce((sum, [i, v]) => sum + Math.abs(v * y[i]), 0) * 2 ** -23);
-    return { y, inner: solve(rows.map((row) => (row.b - room(row)) / norm(row))) };
+    return { y, inner: nearestPoint(rows.map((row) => ({ ...row, b: row.b - room(row) })), p, scale) };
   }
 
   return { clipped, safe, serve };

@@ -27,8 +27,9 @@ from smle.networks.backbones import MLP
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import plain_numbers
 from smle.networks.folders import backbone_state, weights_of
+from smle.networks.predicted import evaluating, predicted
 from smle.networks.quick import Quick, quickly
-from smle.networks.safe_network import SafeNetwork, evaluating, predicted
+from smle.networks.safe_network import SafeNetwork
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron
 

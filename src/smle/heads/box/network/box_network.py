@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,13 @@ from smle.heads.box.program import Box as BoxProgram
 from smle.heads.box.program import frozen_heads_of
 from smle.heads.box.proof.frozen_heads import FrozenHeads
 from smle.networks.backbones import Rescaled, require_width
+from smle.networks.derivatives import is_differentiated
 from smle.networks.features import is_large, plain_numbers, read_features, require_rules
 from smle.networks.folders import save_network
-from smle.networks.operator import ServedHead, box_digest, is_differentiated, serve
+from smle.networks.operator import serve
 from smle.networks.precision import Float32Only, float32_by_default
 from smle.networks.quick import Quick, quickly
+from smle.networks.served_heads import ServedHead, box_digest
 from smle.networks.units import DataScale
 from smle.regions.cells import Cells
 from smle.regions.geometry import Domain
@@ -265,7 +268,15 @@ class BoxNetwork(Float32Only):
         literals = [q for rule in self.spec.rules for c in rule.requirement.clauses for q in c.literals]
         read = {k for literal in literals for k, _ in literal.inputs}
         groups = [group for group in self.spec.one_hot if not read.isdisjoint(group)]
-        self._head = ServedHead(program, digest, widths=widths, is_large=self._is_large, groups=groups)
+        network = ref(self)  # which holds the head
+        self._head = ServedHead(
+            program,
+            digest,
+            widths=widths,
+            is_large=self._is_large,
+            groups=groups,
+            certified=lambda: own.certified() if (own := network()) is not None else None,
+        )
 
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""

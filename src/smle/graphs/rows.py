@@ -1,0 +1,188 @@
+"""ONNX files of other shapes as models of tables: (rows, columns) -> (rows, answers).
+
+A file with a free first dimension gets a reshape in front of it. One that is made for a single row is run row by row,
+by a loop in the graph (`Loop`): whatever it computes, each row is answered as if it came alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smle.errors import ModelFormatError
+from smle.extras import require
+from smle.graphs.backbone import inlined, standard
+from smle.graphs.graph import IR_VERSION, LATER
+from smle.serving.stored import NUMBERS, is_table, runtime_errors, session_of
+from smle_check.onnx.graph import DOUBLE, FLOAT, OPSET
+
+__all__ = ["model_of_rows"]
+
+_SAME = 1e-4  # of the largest answer, between a file and its form for tables
+
+
+class _Part(NamedTuple):
+    """An input: where its numbers begin among the columns, and its shape but for a first dimension that is free."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    is_free: bool
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.shape)
+
+
+def model_of_rows(data: bytes, columns: Sequence[str]) -> bytes:
+    """Return an ONNX model as one of tables; one that is one already as it is.
+
+    The inputs of any other are fed with the columns, in their order, and read them row by row.
+
+    Raises:
+        ModelFormatError: If it reads another number of columns, or has a free size that is not the number of rows.
+    """
+    session = session_of(data)
+    inputs = session.get_inputs()
+    if not inputs or any(item.type not in NUMBERS for item in inputs):
+        return data  # whoever runs it says what is wrong
+    if is_table([(item.name, item.shape) for item in inputs]):
+        if len(inputs) > 1 or inputs[0].shape[1] == 1 or _takes_two_rows(session, len(columns)):
+            return data
+        parts = [_Part(inputs[0].name, 0, (1, len(columns)), False)]  # the file says that it takes more, and does not
+    else:
+        parts = _parts(inputs, columns)
+    kinds = {NUMBERS[item.type] for item in inputs}
+    kind = FLOAT if kinds == {np.float32} else DOUBLE
+    made = _built(data, parts, kind, columns)
+    _require_same(session, made, parts, len(columns))
+    return made
+
+
+def _parts(inputs: Sequence[Any], columns: Sequence[str]) -> list[_Part]:
+    parts, start = [], 0
+    for item in inputs:
+        is_free = bool(item.shape) and not isinstance(item.shape[0], int)
+        shape = item.shape[1:] if is_free else item.shape
+        if not all(isinstance(size, int) and size > 0 for size in shape):
+            raise _refused(inputs, "sizes that are not fixed, beside the rows")
+        parts.append(_Part(item.name, start, tuple(shape), is_free))
+        start += parts[-1].width
+    if start != len(columns):
+        raise _refused(inputs, f"{start} numbers, where the rules have {len(columns)} columns ({', '.join(columns)})")
+    return parts
+
+
+def _refused(inputs: Sequence[Any], what: str) -> ModelFormatError:
+    listed = ", ".join(f"'{item.name}' [{', '.join(map(str, item.shape))}]" for item in inputs)
+    return ModelFormatError(
+        f"Expected an ONNX model that reads the columns of the rules, in their order: any number of rows, or a single "
+        f"one. Got {what}: {listed}. Export it anew with rows as a free first dimension, or correct a function that "
+        "calls it: smle.correct(lambda table: ..., spec)."
+    )
+
+
+def _takes_two_rows(session: Any, width: int) -> bool:
+    """Return whether a model runs on two rows, as it says; one that runs on none is left to who calls it."""
+    item = session.get_inputs()[0]
+    if isinstance(item.shape[1], int) and item.shape[1] != width:
+        return True
+    for rows in (2, 1):
+        try:
+            with runtime_errors():
+                found = session.run(None, {item.name: np.zeros((rows, width), dtype=NUMBERS[item.type])})[0]
+        except ModelFormatError:
+            continue
+        return len(np.shape(found)) > 0 and np.shape(found)[0] == rows == 2
+    return True
+
+
+def _built(data: bytes, parts: list[_Part], kind: int, columns: Sequence[str]) -> bytes:
+    onnx = require("onnx", "Correcting an ONNX file of such a shape")
+    helper = onnx.helper
+    model, opsets = standard(onnx, onnx.load_from_string(data))
+    by_row = not all(part.is_free for part in parts)
+    source = columns[0] if len(columns) == 1 else "features"
+    wanted = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    nodes, constants = [], []
+
+    def constant(name: str, values: Sequence[int]) -> str:
+        constants.append(onnx.numpy_helper.from_array(np.array(values, dtype=np.int64), f"rows/{name}"))
+        return f"rows/{name}"
+
+    read = "rows/row" if by_row else source
+    for number, part in enumerate(parts):
+        name = read
+        if len(parts) > 1:
+            ends = [constant(f"{number}/{what}", [at]) for what, at in (
+                ("start", part.start), ("end", part.start + part.width), ("axis", 0 if by_row else 1)
+            )]  # fmt: skip
+            nodes.append(helper.make_node("Slice", [name, *ends], [f"rows/{number}/columns"]))
+            name = f"rows/{number}/columns"
+        shape = part.shape if by_row else (-1, *part.shape)
+        if by_row and part.is_free:
+            shape = (1, *shape)
+        nodes.append(helper.make_node("Reshape", [name, constant(f"{number}/shape", shape)], [f"rows/{number}/shaped"]))
+        nodes.append(helper.make_node("Cast", [f"rows/{number}/shaped"], [f"rows/{number}/cast"], to=wanted[part.name]))
+    scope = {part.name: f"rows/{number}/cast" for number, part in enumerate(parts)}
+    inner, initializers, answer = inlined(onnx, model.graph, scope)
+    nodes += inner
+    answer_kind = model.graph.output[0].type.tensor_type.elem_type
+    if by_row:
+        nodes.append(helper.make_node("Reshape", [answer, constant("all", [-1])], ["rows/answer"]))
+        nodes = [
+            helper.make_node("Identity", ["rows/go"], ["rows/on"]),
+            helper.make_node("Gather", [source, "rows/number"], [read], axis=0),
+            *nodes,
+        ]
+        info = helper.make_tensor_value_info
+        body = helper.make_graph(
+            nodes,
+            "row",
+            [info("rows/number", onnx.TensorProto.INT64, []), info("rows/go", onnx.TensorProto.BOOL, [])],
+            [info("rows/on", onnx.TensorProto.BOOL, []), info("rows/answer", answer_kind, [None])],
+        )
+        nodes = [
+            helper.make_node("Shape", [source], ["rows/count"], start=0, end=1),
+            helper.make_node("Loop", ["rows/count", ""], ["answers"], body=body),
+        ]
+    else:
+        nodes.append(helper.make_node("Flatten", [answer], ["answers"], axis=1))
+    graph = helper.make_graph(
+        nodes,
+        "rows",
+        [helper.make_tensor_value_info(source, kind, ["N", len(columns)])],
+        [helper.make_tensor_value_info("answers", answer_kind, ["N", None])],
+        [*initializers, *constants],
+    )
+    version = IR_VERSION if opsets[""] <= OPSET else LATER
+    imports = [helper.make_opsetid(domain, number) for domain, number in opsets.items()]
+    whole = helper.make_model(graph, opset_imports=imports, ir_version=version, producer_name="smle")
+    return bytes(whole.SerializeToString(deterministic=True))
+
+
+def _require_same(session: Any, made: bytes, parts: list[_Part], width: int) -> None:
+    """Raise ModelFormatError unless the new form answers two rows as the file answers each of them alone."""
+    rows = np.random.default_rng(0).normal(size=(2, width))
+    other = session_of(made)
+    item = other.get_inputs()[0]
+    kinds = {value.name: NUMBERS[value.type] for value in session.get_inputs()}
+    with runtime_errors():
+        found = np.asarray(other.run(None, {item.name: rows.astype(NUMBERS[item.type])})[0], dtype=np.float64)
+        for row, answer in zip(rows, found, strict=True):
+            feed = {
+                part.name: row[part.start : part.start + part.width]
+                .astype(kinds[part.name])
+                .reshape((1, *part.shape) if part.is_free else part.shape)
+                for part in parts
+            }
+            wanted = np.asarray(session.run(None, feed)[0], dtype=np.float64).reshape(-1)
+            allowed = _SAME * np.nanmax(np.abs(wanted), initial=1e-30)
+            if wanted.shape != answer.shape or not np.allclose(wanted, answer, rtol=0, atol=allowed, equal_nan=True):
+                raise ModelFormatError(
+                    "This ONNX file answers otherwise in its form for tables, which has to convert it to operator set "
+                    f"{OPSET}. Export it anew with rows as a free first dimension."
+                )

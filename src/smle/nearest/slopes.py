@@ -1,0 +1,56 @@
+"""Derivatives of nearest points: tight rows stay tight, and move with their bounds.
+
+y = the point nearest to t, in outputs divided by their units, with N y = b(x) for the tight rows N
+dy = dt - N' u,   (N N') u = N dt - db
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from smle.nearest.alternatives import Block
+from smle.nearest.polyhedra import tight_multipliers
+
+__all__ = ["Faces"]
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+_RIDGE = 1e-12  # keeps sets of dependent rows solvable
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """Nearest points of a block, in `rows` (r,), on the faces of their tight rows `on` (r, J).
+
+    `weight` (r,): which share of the point is served; the rest is that of a safe answer.
+    """
+
+    block: Block
+    rows: Numbers
+    on: Mask
+    weight: Array
+
+    def _multipliers(self, over: Array) -> Array:
+        gram = self.block.N @ self.block.N.T
+        ridged = gram + _RIDGE * np.eye(len(gram))
+        u = tight_multipliers(ridged, over, self.on)
+        return u + tight_multipliers(ridged, over - u @ gram, self.on)  # what the ridge took away
+
+    def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
+        """Add what outputs weighted by v (n, m) pull at inputs (n, d) and at answers (n, m)."""
+        block, at = self.block, np.ix_(self.rows, self.block.outputs)
+        w = v[at] * block.unit * self.weight[:, None]
+        u = self._multipliers(w @ block.N.T)
+        by_answers[at] += (w - u @ block.N) / block.unit
+        by_inputs[self.rows] -= u @ block.slopes
+
+    def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
+        """Add to outputs (n, m) how they move when inputs (n, d) and answers (n, m) do."""
+        block, at = self.block, np.ix_(self.rows, self.block.outputs)
+        w = answers[at] / block.unit
+        u = self._multipliers(w @ block.N.T + inputs[self.rows] @ block.slopes.T)
+        outputs[at] += (w - u @ block.N) * block.unit * self.weight[:, None]
