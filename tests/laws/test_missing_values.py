@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import smle_check
-from smle import Specification, attack, diagnose, load
+from smle import SMLERegressor, Specification, attack, diagnose, load
 from smle.advice.compare import compare
 from smle.certificates.agreement import assumptions_of
 from smle.errors import ContradictionError, DataError, RuleError
@@ -311,3 +311,46 @@ def test_categories_cannot_reach_into_the_flags():
     for other in (["score is missing", "income is missing"], ["work is missing", "score is missing"]):
         with pytest.raises(smle_check.Rejected, match="onnx"):
             read_inputs(graph, [*columns[:7], *other], groups)
+
+
+GRID = """
+inputs: {demand: {range: [0, 40], integer: true}, score: {range: [0, 9], missing: 5}}
+outputs: {a: {integer: true, range: [0, 100]}, b: {integer: true, range: [0, 100]}}
+rules:
+  - {name: sum, then: a + b == demand}
+  - {name: gone, when: score is missing, then: a <= 3}
+  - {name: high, when: score >= 8, then: a >= 0.5 * demand}
+"""
+BOX = """
+inputs: {demand: [0, 40], score: {range: [0, 9], missing: 5}}
+outputs: [y]
+rules:
+  - {name: gone, when: score is missing, then: y <= 0.3}
+  - {name: high, when: score >= 8, then: y >= 0.5}
+"""
+
+
+@pytest.fixture(scope="module")
+def demands():
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"demand": rng.integers(0, 41, 200), "score": rng.uniform(0, 9, 200)})
+    table.loc[rng.random(200) < 0.3, "score"] = np.nan
+    return table
+
+
+def test_heads_of_whole_numbers_and_boxes_know_it(demands, tmp_path):
+    gone, high = demands["score"].isna().to_numpy(), (demands["score"] >= 8).to_numpy()
+    first = np.round(0.7 * demands["demand"])
+    targets = np.stack([first, demands["demand"] - first], axis=1)
+    grid = SafeRegressor(GRID, NetworkRegressor(max_epochs=2), compare=False).fit(demands, targets)
+    box = SMLERegressor(BOX, max_epochs=3, random_state=0, compare=False).fit(demands, targets[:, 0] / 40)
+    for model, name in ((grid, "grid.onnx"), (box, "box.onnx")):
+        write_onnx(model.record(), tmp_path / name)
+    for a, b in (grid.predict(demands).T, load_onnx(tmp_path / "grid.onnx").predict(demands).to_numpy().T):
+        assert np.array_equal(a + b, demands["demand"])
+        assert (a[gone] <= 3).all()
+        assert (a[high] >= 0.5 * demands["demand"][high]).all()
+        assert (a[~gone] > 3).any()
+    for y in (box.predict(demands), load_onnx(tmp_path / "box.onnx").predict(demands)["y"].to_numpy()):
+        assert (y[gone] <= 0.3).all()
+        assert (y[high] >= 0.5).all()
