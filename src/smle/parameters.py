@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 Allowed = Callable[[Any], bool]
+Kind = TypeVar("Kind", bound=type)
 
 
 # --- values
@@ -195,7 +196,7 @@ class ClassificationParameters(NetworkParameters):
 # --- reading
 
 
-def documented(kind: type) -> type:
+def documented(kind: Kind) -> Kind:
     """Add what is stated of the parameters of a class to its docstring."""
     lines = [f"        {name}: {words}" for name, words in help_of(kind).items()]
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Args:\n" + "\n".join(lines) + "\n"

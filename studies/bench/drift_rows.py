@@ -65,7 +65,7 @@ def counted(table: pd.DataFrame, edges: Any = None) -> Usage:
     return Usage.count(LOANS, encoded, seen, column_edges(LOANS, encoded) if edges is None else edges, missing=missing)
 
 
-def alarms(pages: int, rate: float, *, seed: int = 0, **changed: float) -> list[list[str]]:
+def alarms(pages: int, rate: float, *, seed: int = 0, **changed: Any) -> list[list[str]]:
     """Return what is called changed on each page: a training table and a later one, both drawn anew."""
     random = np.random.default_rng(seed)
     found = []

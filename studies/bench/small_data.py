@@ -80,7 +80,7 @@ def _measured(X: Array, y: Array, seed: int, quick: bool) -> list[float]:
         X, y, test_size=0.25, random_state=seed, stratify=None if numbers else y
     )
     few: dict[str, Any] = {"max_epochs": 5} if quick else {}
-    ours = (NetworkRegressor if numbers else NetworkClassifier)(random_state=seed, verbose=False, **few)
+    ours: Any = (NetworkRegressor if numbers else NetworkClassifier)(random_state=seed, verbose=False, **few)
     inside = (MLPRegressor if numbers else MLPClassifier)(random_state=seed, max_iter=20 if quick else 1000)
     theirs: Any = make_pipeline(StandardScaler(), inside)
     theirs = TransformedTargetRegressor(theirs, transformer=StandardScaler()) if numbers else theirs

@@ -20,7 +20,7 @@ from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED,
 __all__ = ["BANK", "DOSES", "RAMPS", "SHARES", "bank", "doses", "run", "shares", "subjects"]
 
 _POINTS = {False: 10_000_000, True: 60_000}
-_QUICK = ("bank, boosting", "shares, ridge", "ten mixed limits", "labels", "random 3")
+_QUICK = ("bank, boosting", "shares, ridge", "ten mixed limits", "sums with tables", "labels", "random 3")
 BANK = """
 inputs: {income: [0, 200000], age: [18, 90], debt: [0, 50000]}
 outputs: [limit, rate]
@@ -78,6 +78,33 @@ outputs: [p, q]
 rules:
   - {name: a, then: p >= 0 and q >= 0 and p + q <= 0.35 * x}
 """
+
+
+LISTED = """
+inputs: {article: {categories: [a, b, c, d]}, weight: [0, 100], region: {categories: [north, south]}}
+outputs: [price, cost]
+tables:
+  cap: {key: article, values: {a: 1, b: 0.3, c: 0.001, d: 1000000000000000}}
+  low: {key: article, values: {a: -1, b: 0.1, c: 0, d: 7}}
+  fee: {key: region, values: {north: 0.7, south: 0}}
+rules:
+"""
+TABLES = (
+    LISTED
+    + """
+  - {name: list, then: "low[article] <= price <= cap[article]"}
+  - {name: either, then: "cost <= cap[article] or cost >= 20.1 + price"}
+  - {name: strict, when: weight < 30.3, then: "cost > low[article] or price < 0.1"}
+"""
+)
+LOOKED_UP = (
+    LISTED
+    + """
+  - {name: sum, then: "price <= cap[article] + fee[region] + 0.1 * weight"}
+  - {name: least, then: "price >= low[article] - 0.3 * weight - 1"}
+  - {name: share, then: "0.3 * price + cost <= 0.7 * cap[article] + fee[region] + 0.1 * weight or cost >= price"}
+"""
+)
 
 
 def _ten() -> str:
@@ -138,6 +165,7 @@ def subjects() -> dict[str, Callable[[], Subject]]:
     }
     texts = {
         "ramps": RAMPS, "ranges": RANGES, "touching": TOUCHING, "ten mixed limits": _ten(), "many limits": _many(),
+        "tables": TABLES, "sums with tables": LOOKED_UP,
         "oblique": OBLIQUE, "labels": LABELS, "choice": ADVICE, "mixed": MIXED, "around zero": AROUND_ZERO,
     }  # fmt: skip
     made |= {name: partial(stated, name, text) for name, text in texts.items()}
@@ -145,7 +173,7 @@ def subjects() -> dict[str, Callable[[], Subject]]:
 
 
 def run(quick: bool = False) -> BenchResult:
-    """Run all attacks on heads of rules; `quick` takes five heads, the installed onnxruntime and few points."""
+    """Run all attacks on heads of rules; `quick` takes six heads, the installed onnxruntime and few points."""
     made = [make() for name, make in subjects().items() if not quick or name in _QUICK]
     attempts = unsafe(stated("ramps", RAMPS), stated("limits", LIMITS), 20_000 if quick else 300_000)
     return campaign("soundness_rules", made, RulesAttacker, ATTACKS, attempts, points=_POINTS[quick], quick=quick)

@@ -306,6 +306,6 @@ def _fitted(
     for _ in range(steps):
         x, given = draw(2_000)
         optimizer.zero_grad()
-        (network(x, **given) - wanted(x)).square().mean().backward()
+        torch.autograd.backward((network(x, **given) - wanted(x)).square().mean())
         optimizer.step()
     return network.eval()

@@ -152,7 +152,7 @@ def test_an_empty_batch_is_answered():
     exported = hand_made("braking")
     answers = run(session(exported.onnx), exported.spec, np.zeros((0, 3), "f4"))
     assert {name: a.shape for name, a in answers.items()} == {
-        "brake": (0, 1), "in_domain": (0,), "active_rules": (0, 4),
+        "brake": (0, 1), "in_domain": (0,), "outside_input": (0,), "active_rules": (0, 4),
     }  # fmt: skip
 
 

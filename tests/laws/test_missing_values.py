@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import smle_check
-from smle import Specification, attack, diagnose, load
+from smle import SMLERegressor, Specification, attack, diagnose, load
 from smle.advice.compare import compare
 from smle.certificates.agreement import assumptions_of
 from smle.errors import ContradictionError, DataError, RuleError
@@ -22,7 +22,10 @@ from smle.rules import variables
 from smle.tables import Reader
 from smle.violations.points import finished
 from smle_check.onnx.check import check_onnx
+from smle_check.onnx.graph import Graph
+from smle_check.onnx.match import read_inputs
 from support.commands import run
+from support.joined import every_constant_counts, every_node_counts, joined
 
 RULES = """
 inputs:
@@ -288,3 +291,66 @@ def test_versions_are_compared_where_values_are_missing():
 
 def test_what_the_flags_mean_is_said():
     assert any("`work is missing` is 1 where work is missing" in line for line in assumptions_of(SPEC, "rules"))
+
+
+def test_every_node_and_constant_that_makes_a_flag_counts():
+    made = joined(SPEC)
+    assert every_node_counts(made, 2, branches=False) > 60
+    fills = ("inputs/1/fill", "inputs/3/fill", "inputs/4/fill")  # what stands in is the exporter's word
+    assert "constants/empty" in every_constant_counts(made, free=(*fills, "clips."))
+
+
+def test_categories_cannot_reach_into_the_flags():
+    """Exactly one of two values would be missing, says such a certificate; the graph says nothing of the kind."""
+    graph = Graph(joined(SPEC).onnx)
+    columns, groups = list(SPEC.columns), [list(group) for group in SPEC.one_hot]
+    assert [item.flagged for item in read_inputs(graph, columns, groups)] == [False, True, True, True, True]
+    for one_hot in ([*groups, [7, 8]], [[2, 3, 4, 7]]):
+        with pytest.raises(smle_check.Rejected, match="say what is missing"):
+            read_inputs(graph, columns, one_hot)
+    for other in (["score is missing", "income is missing"], ["work is missing", "score is missing"]):
+        with pytest.raises(smle_check.Rejected, match="onnx"):
+            read_inputs(graph, [*columns[:7], *other], groups)
+
+
+GRID = """
+inputs: {demand: {range: [0, 40], integer: true}, score: {range: [0, 9], missing: 5}}
+outputs: {a: {integer: true, range: [0, 100]}, b: {integer: true, range: [0, 100]}}
+rules:
+  - {name: sum, then: a + b == demand}
+  - {name: gone, when: score is missing, then: a <= 3}
+  - {name: high, when: score >= 8, then: a >= 0.5 * demand}
+"""
+BOX = """
+inputs: {demand: [0, 40], score: {range: [0, 9], missing: 5}}
+outputs: [y]
+rules:
+  - {name: gone, when: score is missing, then: y <= 0.3}
+  - {name: high, when: score >= 8, then: y >= 0.5}
+"""
+
+
+@pytest.fixture(scope="module")
+def demands():
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"demand": rng.integers(0, 41, 200), "score": rng.uniform(0, 9, 200)})
+    table.loc[rng.random(200) < 0.3, "score"] = np.nan
+    return table
+
+
+def test_heads_of_whole_numbers_and_boxes_know_it(demands, tmp_path):
+    gone, high = demands["score"].isna().to_numpy(), (demands["score"] >= 8).to_numpy()
+    first = np.round(0.7 * demands["demand"])
+    targets = np.stack([first, demands["demand"] - first], axis=1)
+    grid = SafeRegressor(GRID, NetworkRegressor(max_epochs=2), compare=False).fit(demands, targets)
+    box = SMLERegressor(BOX, max_epochs=3, random_state=0, compare=False).fit(demands, targets[:, 0] / 40)
+    for model, name in ((grid, "grid.onnx"), (box, "box.onnx")):
+        write_onnx(model.record(), tmp_path / name)
+    for a, b in (grid.predict(demands).T, load_onnx(tmp_path / "grid.onnx").predict(demands).to_numpy().T):
+        assert np.array_equal(a + b, demands["demand"])
+        assert (a[gone] <= 3).all()
+        assert (a[high] >= 0.5 * demands["demand"][high]).all()
+        assert (a[~gone] > 3).any()
+    for y in (box.predict(demands), load_onnx(tmp_path / "box.onnx").predict(demands)["y"].to_numpy()):
+        assert (y[gone] <= 0.3).all()
+        assert (y[high] >= 0.5).all()

@@ -110,6 +110,30 @@ def test_repairs_are_as_near_as_those_in_numpy(name):
     assert (far <= 1.001 * wanted + 1e-4).mean() > 0.995
 
 
+@pytest.mark.parametrize("name", ["coupled", "labels", "budget", "no gate", "gap"])
+def test_sums_that_are_written_by_their_terms_answer_alike(name, monkeypatch):
+    """Large checks and blocks are; here small ones, so that they can be compared."""
+    spec, certificate = certified(name)
+    rng = np.random.default_rng(2)
+    X = points(spec, rng, 600)
+    Y = rng.normal(size=(len(X), len(spec.targets))).astype(np.float32)
+    Y[::30, 0] = np.nan
+    expected = columns_of(spec, asked(session(exported(name).onnx), spec, X, Y))
+    for module in ("smle_check.onnx.candidates", "smle.nearest.onnx.writer"):
+        monkeypatch.setattr(f"{module}.is_sparse", lambda forms, width: any(forms))
+    monkeypatch.setattr("smle.nearest.onnx.numbers._DENSE", 0)
+    made = joined(spec, certificate, monitor=True)
+    assert made.onnx != exported(name).onnx
+    assert len(smle_check.check_onnx(made.onnx, made.companion).proved) == len(certificate.proved)
+    for running in (session(made.onnx), flushing(made.onnx)):
+        served = columns_of(spec, asked(running, spec, X, Y))
+        assert Judge(spec).violations(X, served) == []
+        assert np.isclose(served, expected, rtol=1e-4, atol=1e-4).all(axis=1).mean() > 0.98
+    monkeypatch.undo()
+    with pytest.raises(smle_check.Rejected):  # of the same rules, and not as they are to be written
+        smle_check.check_onnx(made.onnx, made.companion)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_rules_hold(seed):
     rng = np.random.default_rng(seed)

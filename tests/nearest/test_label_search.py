@@ -186,6 +186,7 @@ def test_a_search_that_is_cut_short_says_so_and_obeys(monkeypatch: pytest.Monkey
     assert best.allowed.all()
     assert not best.cut.any()
     monkeypatch.setattr(label_branches, "STEPS", 2_000)
+    monkeypatch.setattr(label_branches, "_MOST_LITERALS", 0)  # nor does the solver help
     found = search.nearest(logits)
     assert found.cut.any()
     for row, on, allowed, cut, exact in zip(logits, found.on, found.allowed, found.cut, best.on, strict=True):
@@ -194,6 +195,27 @@ def test_a_search_that_is_cut_short_says_so_and_obeys(monkeypatch: pytest.Monkey
         assert own >= least - 1e-6 or not allowed
         assert cut or own <= least + 1e-6
         np.testing.assert_array_equal(search.nearest(row[None]).on[0], on)
+
+
+def test_what_the_search_leaves_open_is_settled_by_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_diagrams, "_SIZES", ((5, 0),))
+    rng = np.random.default_rng(2)
+    clauses, pairs = random_clauses(rng, 40, 110), np.array([[0, 1], [2, 7], [7, 9]])
+    search, logits = LabelSearch(40, clauses, pairs), rng.normal(size=(8, 40))
+    logits[4:] = np.sign(logits[4:])  # many sets cost the same
+    best = search.nearest(logits)
+    assert not best.cut.any()
+    monkeypatch.setattr(label_branches, "STEPS", 50)
+    for nodes in (500, 0):
+        monkeypatch.setattr(label_branches, "_NODES", nodes)
+        found = search.nearest(logits)
+        assert (found.allowed.all() and not found.cut.any()) or nodes == 0
+        for row, on, allowed, cut, exact in zip(logits, found.on, found.allowed, found.cut, best.on, strict=True):
+            assert broken(on, clauses, pairs.tolist()) != allowed
+            own, least = (np.abs(row)[one != (row >= 0)].sum() for one in (on, exact))
+            assert own >= least - 1e-5 or not allowed
+            assert cut or own <= least + 1e-5
+            np.testing.assert_array_equal(search.nearest(row[None]).on[0], on)
 
 
 def test_many_labels_that_imply_others() -> None:

@@ -84,6 +84,7 @@ def test_a_search_that_is_cut_short_is_told_and_counted(monkeypatch: pytest.Monk
     assert set(info["served"]) <= {"kept", "moved"}
     monkeypatch.setattr(label_diagrams, "_SIZES", ((5, 0),))
     monkeypatch.setattr(label_branches, "STEPS", 40)
+    monkeypatch.setattr(label_branches, "_MOST_LITERALS", 0)
     head = correct(lambda X: logits("normal", len(X), 30), spec)
     _, info = head.predict(X, return_info=True)
     assert "near" in set(info["served"]) <= {"kept", "moved", "near"}

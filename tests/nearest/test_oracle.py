@@ -163,6 +163,7 @@ def test_labels_equal_brute_force(by, m, count, clauses, seed):
         if by == "program":
             patch.setattr("smle.nearest.label_diagrams._SIZES", ())
             patch.setattr("smle.nearest.label_branches.STEPS", -1)
+            patch.setattr("smle.nearest.label_branches._MOST_LITERALS", 0)
         result = most_likely_labels(probabilities, pairs, clauses)
     for p, found in zip(probabilities, result, strict=True):
         best = -np.inf

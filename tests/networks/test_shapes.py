@@ -93,6 +93,27 @@ def test_padding_has_no_gradient_and_no_say_in_the_units() -> None:
     assert x.grad[mask].ne(0).all()
 
 
+def test_masks_are_compiled_and_exported() -> None:
+    x, y, mask = features(3, 5), answers(3, 5), torch.rand(3, 5) < 0.5
+    torch._dynamo.reset()
+    compiled = torch.compile(NETWORK, fullgraph=True, backend="aot_eager")
+    exported = torch.export.export(NETWORK, (x, y), {"mask": mask}).module()
+    for other in (mask, ~mask, mask & False):
+        wanted = NETWORK(x, y, mask=other)
+        for recorded in (compiled, exported):
+            np.testing.assert_array_equal(recorded(x, y, mask=other), wanted)
+
+
+def test_gradients_of_answers_that_move_reach_the_features_of_their_sequence() -> None:
+    """y <= a holds at every step of a sequence: each step that is moved, and wanted, adds 1."""
+    a, y = torch.full((3, 1), 0.5, requires_grad=True), torch.rand(3, 8, 1, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(8) < torch.tensor([0, 8, 3])[:, None]
+    network = SafeNetwork(passes, ONE).eval()
+    network(a, y, mask=mask, fill=0.0).sum().backward()
+    assert a.grad is not None
+    assert a.grad[:, 0].tolist() == pytest.approx(((y[..., 0] > 0.5) & mask).sum(dim=1).tolist(), rel=1e-5)
+
+
 def test_arguments_of_the_backbone_by_name_in_dicts_and_tuples() -> None:
     x, y = features(4), answers(4)
 

@@ -61,6 +61,8 @@ def test_log_load_predict(tracked, braking_model, braking_table):
     with pytest.raises(ValueError, match="outside the domain"):
         served.predict(far)
     assert len(served.predict(far, params={"out_of_domain": "clip"})) == len(far)
+    params = {"out_of_domain": "clip", "bad_rows": "set aside"}
+    assert served.predict(far, params=params)["set_aside"].isna().all()
 
 
 def test_requirements_are_those_of_the_kind_of_model(tmp_path, braking_model, braking_table):

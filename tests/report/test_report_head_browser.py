@@ -6,7 +6,9 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.heads.rules.author import certify_rules
@@ -299,6 +301,41 @@ def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
     for width in (1280, 400):
         browser.open(tmp_path / "report.html", width=width)
         assert browser.run("document.documentElement.scrollWidth") <= width
+
+
+MISSING = """
+inputs: {income: [0, 100000], score: {range: [300, 850], missing: 500}}
+outputs: [limit]
+rules:
+  - {name: unscored, when: score is missing, then: limit <= 1000}
+  - {name: good, when: score >= 700, then: limit >= 2000}
+"""
+
+
+def test_a_reader_says_that_a_value_is_missing(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"income": rng.uniform(0, 1e5, 200), "score": rng.uniform(300, 850, 200)})
+    inside = make_pipeline(SimpleImputer(), Ridge())
+    model = SafeRegressor(Specification.from_yaml(MISSING), inside).fit(table, 0.1 * table["income"])
+    write_report(model, path=tmp_path / "report.html")
+    browser.open(tmp_path / "report.html")
+
+    def enter(field, value):
+        browser.run(
+            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
+            " f.dispatchEvent(new Event('input')); })()"
+        )
+        browser.settle()
+        return browser.run("document.getElementById('readout').innerText")
+
+    enter("input-1", 800)
+    assert "2000" in enter("answer-0", 500)  # a good score
+    text = enter("input-2", 1)  # it is missing, wherever the slider of the score stands
+    assert "unscored" in text
+    assert "good" not in text
+    assert "1000" in enter("answer-0", 5000)
+    assert browser.run("document.querySelectorAll('#sliders output')[2].textContent") == "missing"
+    assert browser.errors == []
 
 
 def test_a_network_in_front_of_the_head_runs_in_the_page(browser, tmp_path):

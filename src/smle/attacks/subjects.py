@@ -57,7 +57,8 @@ class AskedTable:
                 gone = (X[:, place] == np.array(item.stand_in, dtype=np.float64)).all(axis=1)
             if isinstance(item, Categorical):
                 names = np.array(item.categories, dtype=object)[X[:, place].argmax(axis=1)]
-                result[item.name] = np.where(gone, None, names)
+                names[gone] = None
+                result[item.name] = names
             else:
                 result[item.name] = _numbers(item, X[:, place.start], gone)
         return result

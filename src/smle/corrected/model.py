@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from smle.graphs.certified_files import write_onnx
 from smle.serving.answers import PythonModel, decided
 from smle.serving.served import Served
 from smle.storage import ModelRecord, write_record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["CorrectedModel"]
 
@@ -32,6 +35,28 @@ class CorrectedModel(Served):
     def model(self) -> Any:
         """What was given, called with tables as they are passed; or its stored form."""
         return self.front.model if isinstance(self.front, PythonModel) else self.front
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[False] = False,
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        as_steps: bool = False,
+    ) -> npt.NDArray[Any] | pd.DataFrame: ...
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[True],
+        out_of_domain: str = "raise",
+        bad_rows: str = "raise",
+        as_steps: bool = False,
+    ) -> tuple[npt.NDArray[Any] | pd.DataFrame, dict[str, Any]]: ...
 
     def predict(
         self,

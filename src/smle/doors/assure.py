@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from smle.certificates.document import Certificate
 from smle.doors.new_rules import project_model
 from smle.errors import NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.rules import Specification
+
+if TYPE_CHECKING:
+    from smle.corrected import CorrectedModel
+    from smle.heads.box.network.box_network import BoxNetwork
+    from smle.heads.box.proof.verdict import Verdicts
+    from smle.networks.safe_network import SafeNetwork
+    from smle_check import Proved
 
 __all__ = ["certify", "project", "verify"]
 
@@ -42,6 +49,14 @@ def certify(model: Any, *, files: dict[str, bytes] | None = None) -> Certificate
     return certificate
 
 
+@overload
+def verify(model: BoxNetwork) -> Verdicts: ...
+
+
+@overload
+def verify(model: SafeEstimator | CorrectedModel | SafeNetwork) -> tuple[Proved, ...]: ...
+
+
 def verify(model: Any) -> Any:
     """Judge every rule for a model as it would be deployed now.
 
@@ -60,6 +75,16 @@ def verify(model: Any) -> Any:
     from smle.heads.box.network.assurance import verify as verify_network
 
     return verify_network(model)
+
+
+@overload
+def project(
+    model: SafeEstimator, spec: Specification | None = None, *, X: Any = None, y: Any = None
+) -> SafeEstimator: ...
+
+
+@overload
+def project(model: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork: ...
 
 
 def project(model: Any, spec: Specification | None = None, *, X: Any = None, y: Any = None, margin: float = 0.0) -> Any:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
 
 from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
+from smle.estimators.bases import BaseEstimator
 from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
@@ -22,7 +22,7 @@ from smle.heads.grid.targets import reconciled
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification
-from smle.serving.served import Answered, Served
+from smle.serving.served import Served
 from smle.storage import ModelRecord
 from smle.tables import column_names, encode_inputs, require_in_domain
 from smle.tables.frames import frame_of
@@ -36,7 +36,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
+class SafeEstimator(FittedModel, BaseEstimator):
     """An estimator that provably obeys rules. See `SafeRegressor`, `SafeClassifier`, `SMLERegressor` and others."""
 
     spec: Any = stated(
@@ -65,6 +65,30 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
 
     # --- what kinds of outputs add
 
+    if TYPE_CHECKING:  # at runtime these are theirs alone
+
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+            """Fit to a table and its targets."""
+
+        @overload
+        def predict(
+            self,
+            X: Any,
+            *,
+            return_info: Literal[False] = False,
+            out_of_domain: str | None = None,
+            bad_rows: str = "raise",
+        ) -> npt.NDArray[Any]: ...
+        @overload
+        def predict(
+            self, X: Any, *, return_info: Literal[True], out_of_domain: str | None = None, bad_rows: str = "raise"
+        ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
+        def predict(self, X: Any, **options: Any) -> Any:
+            """Return answers to a table."""
+
+        def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+            """Return R2 or accuracy."""
+
     def _plain_task(self, spec: Specification, y: Any = None) -> Task:
         """Return what a specification predicts; y may tell more about the type of answers.
 
@@ -72,14 +96,6 @@ class SafeEstimator(FittedModel, BaseEstimator):  # type: ignore[misc]
             DataError: If this kind of estimator does not predict such outputs.
         """
         raise NotImplementedError
-
-    def chances(self, found: Answered) -> Array | None:
-        """Return the probabilities of what was served (rows, m), in the order of the rules' outputs; None for numbers.
-
-        What the rules forbid at an input has 0, a label that they force 1.
-        """
-        settled = self.deployed_.settled(found.encoded)
-        return self._task.chances(found.served.astype(np.float64), settled)
 
     # --- fitting
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from smle.errors import DataError
+from smle.estimators.bases import ClassifierMixin
 from smle.estimators.calibration import rescaled, thresholds_of
 from smle.estimators.class_tasks import LabelTask, Options
+from smle.estimators.fitted import FittedModel
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkClassifier
 from smle.estimators.tasks import Held, TrainingRows
@@ -26,7 +27,7 @@ __all__ = ["ClassAnswers", "SafeClassifier"]
 _TUNED = ("balanced_accuracy", "f1")
 
 
-class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
+class ClassAnswers(ClassifierMixin, FittedModel):
     """How estimators with rules answer with labels, or with one choice."""
 
     @property
@@ -43,6 +44,16 @@ class ClassAnswers(ClassifierMixin):  # type: ignore[misc]
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return np.asarray(found.aligned(self._task.decisions(found.served.astype(np.float64))))
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[False] = False, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[True], out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
 
     def predict(
         self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None, bad_rows: str = "raise"

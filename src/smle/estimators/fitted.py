@@ -32,6 +32,7 @@ class FittedModel:
     deployed_: Served
     n_features_in_: int
     out_of_domain: str
+    _task: Any
 
     @property
     def specification_(self) -> Specification:
@@ -140,6 +141,15 @@ class FittedModel:
     def raw_outputs(self, X: Any) -> Array:
         """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
         return self.answer(X, "raise").served.astype(np.float64)
+
+    def chances(self, found: Answered) -> Array | None:
+        """Return the probabilities of what was served (rows, m), in the order of the rules' outputs; None for numbers.
+
+        What the rules forbid at an input has 0, a label that they force 1.
+        """
+        settled = self.deployed_.settled(found.encoded)
+        chances: Array | None = self._task.chances(found.served.astype(np.float64), settled)
+        return chances
 
     def explain_margins(self) -> list[dict[str, Any]]:
         """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""

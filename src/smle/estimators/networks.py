@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from smle.errors import DataError
+from smle.estimators.bases import BaseEstimator, ClassifierMixin, RegressorMixin
 from smle.estimators.calibration import rescaled, temperature
 from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.inputs import counting_rows, named_table
@@ -69,7 +69,7 @@ class _Attributes:
 
 
 @dataclass(eq=False, repr=False)
-class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):  # type: ignore[misc]
+class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
     """A perceptron of a table. See `NetworkRegressor` and `NetworkClassifier`."""
 
     _: KW_ONLY
@@ -214,7 +214,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):  # type: 
 
 @documented
 @dataclass(eq=False, repr=False)
-class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):  # type: ignore[misc]
+class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):
     """A perceptron for one number or several: tables with text and missing values are read as they are.
 
     It knows no rules; `SafeRegressor(spec, NetworkRegressor(...))` puts a certified head behind it.
@@ -273,7 +273,7 @@ def number_task(parameters: RegressionParameters, spec: Specification, y: Any) -
 
 @documented
 @dataclass(eq=False, repr=False)
-class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstimator):  # type: ignore[misc]
+class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstimator):
     """A perceptron for labels (y has several columns of 0 and 1) or one choice (y names an option per row).
 
     It reads tables with text and missing values as they are, and knows no rules;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
-from sklearn.base import RegressorMixin
+import numpy.typing as npt
 
 from smle.errors import DataError
+from smle.estimators.bases import RegressorMixin
+from smle.estimators.fitted import FittedModel
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkRegressor
 from smle.estimators.tasks import Numbers
@@ -18,8 +20,41 @@ from smle.rules import Specification
 __all__ = ["NumberAnswers", "SafeRegressor"]
 
 
-class NumberAnswers(RegressorMixin):  # type: ignore[misc]
+class NumberAnswers(RegressorMixin, FittedModel):
     """How estimators with rules answer with numbers."""
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[False] = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: Literal[False] = False,
+    ) -> npt.NDArray[np.float64]: ...
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[False] = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool,
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[True],
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool = False,
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
 
     def predict(
         self,

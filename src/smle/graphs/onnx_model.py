@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from smle.tables import (
 from smle.tables.values import Fault, rounded_numbers
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from smle_check import OnnxResult
 
 __all__ = ["OnnxModel", "load_onnx"]
@@ -104,6 +106,16 @@ class OnnxModel:
         own = [*faults_in(rows, self._further), *self._float32(rows)[1]]
         aside = SetAside.of(rows, [*rows.faults, *own])
         return (aside.others(rows) if len(aside) else X), aside
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[False] = False, out_of_domain: str = "raise", bad_rows: str = "raise"
+    ) -> pd.DataFrame: ...
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[True], out_of_domain: str = "raise", bad_rows: str = "raise"
+    ) -> tuple[pd.DataFrame, dict[str, Any]]: ...
 
     def predict(
         self, X: Any, *, return_info: bool = False, out_of_domain: str = "raise", bad_rows: str = "raise"

@@ -2,7 +2,8 @@
 
 A set is told by the labels that are turned. A clause that is not met needs one of its labels turned: these are the
 branches, cheapest first, each with those before it settled as they are. What clauses still cost at least, each price
-counted once, is the bound. The search ends after so many steps, whatever batch a row came in.
+counted once, is the bound. The search ends after so many steps, whatever batch a row came in. What it leaves open a
+solver of whole numbers settles, within so many nodes: of sets that cost the same it takes any.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from smle.solvers import MixedIntegerProgram, Status, solve
+
 __all__ = ["STEPS", "Branches"]
 
 Mask = npt.NDArray[np.bool_]
@@ -23,6 +26,7 @@ Clause = Sequence[tuple[int, bool]]
 STEPS = 150_000  # literals looked at for a row: some 50 ms
 _LOOKED_AT = 64  # clauses that are not met, as long as no set is known
 _LONGER = 4  # times as many steps for a first allowed set
+_NODES, _MOST_LITERALS = 500, 20_000  # of the solver, and of clauses that it is asked about
 _MOST_PAIRS = 20_000  # exclusions of labels that are on or may be; of more, labels are kept from the top
 
 
@@ -59,7 +63,33 @@ class Branches:
         clauses: list[Clause] = [*self._clauses, *([(a, False), (b, False)] for a, b in live.tolist())]
         k = self._k  # a price has a bit for each label behind it: of equal costs the order of labels decides
         prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
-        return _BranchSearch(clauses, on.tolist(), prices, known).run()
+        found, cut = _BranchSearch(clauses, on.tolist(), prices, known).run()
+        return self._settled(clauses, on, prices, found) if cut else (found, False)
+
+    def _settled(
+        self, clauses: Sequence[Clause], on: Mask, prices: Sequence[int], known: list[int] | None
+    ) -> tuple[list[int] | None, bool]:
+        """Return the cheaper of what is known and what a solver finds, and whether a cheaper one may be left."""
+        flat = [(c, label, on[label] == state) for c, clause in enumerate(clauses) for label, state in clause]
+        if len(flat) > _MOST_LITERALS:
+            return known, True
+        row, label, keeps = (np.array(part, dtype=np.intp) for part in zip(*flat, strict=True))
+        A = sparse.csr_matrix((np.where(keeps, -1.0, 1.0), (row, label)), (len(clauses), len(on)))
+        least = np.asarray(1.0 - np.bincount(row, weights=keeps, minlength=len(clauses)), dtype=np.float64)
+        cost = np.array([float(price >> self._k) for price in prices])
+        zeros, ones, free = np.zeros(len(on)), np.ones(len(on)), np.full(len(clauses), np.inf)
+        problem = MixedIntegerProgram(cost / max(cost.max(), 1.0), A, least, free, zeros, ones, ones > 0)
+        found = solve(problem, node_limit=_NODES)
+        if found.x is None:
+            return known, True
+        turned = np.flatnonzero(found.x > 0.5).tolist()
+        now = on.copy()
+        now[turned] ^= True
+        if not all(any(now[i] == state for i, state in clause) for clause in clauses):
+            return known, True
+        if known is not None and sum(prices[i] for i in known) <= sum(prices[i] for i in turned):
+            turned = known
+        return turned, found.status is not Status.OPTIMAL
 
     def _from_the_top(self, on: Mask, costs: Costs) -> list[int] | None:
         """Keep labels that are on from the highest price down, unless one that is kept excludes them."""

@@ -26,6 +26,7 @@ Numbers = npt.NDArray[np.intp]
 OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
+_FEW_ROWS = 256  # of which all are multiplied, whether they have multipliers or not
 _FEASIBLE = 1e-8  # what may be short where all sets are tried
 _PREPARED_SETS, _PREPARED_NUMBERS = 500, 1_000_000  # if there are no more; half of the numbers are left for others
 _TRIED, _TRIED_TOGETHER = 800, 400_000  # sets times rows, of all points: all sets are tried
@@ -120,7 +121,7 @@ class Polyhedron:
                 left = np.where(imposed, excess - u @ self._gram, OFF)
         else:
             u = np.zeros((n, J)) if state is None else state.copy()
-            left = np.where(imposed, excess - u @ self._gram, OFF)
+            left = np.where(imposed, excess - self._change(u), OFF)
         with np.errstate(all="ignore"):
             self._climb(left, u, sets, tolerance)
         z = p - u @ self._moves
@@ -149,7 +150,7 @@ class Polyhedron:
         for _ in range(5 * left.shape[1] + 10):
             span = np.arange(len(at))
             w = self._step(row, u, None if numbers is None else number)
-            change = w @ self._gram
+            change = self._change(w)
             slope = change[span, row]
             whole = most / slope
             ratio = np.where(w < 0, u / -w, np.inf)
@@ -182,6 +183,13 @@ class Polyhedron:
         multipliers[at] = u
         if numbers is not None:
             numbers[at] = number
+
+    def _change(self, u: Array) -> Array:
+        """Return u N N': of many rows few have multipliers."""
+        if len(self._gram) <= _FEW_ROWS:
+            return np.asarray(u @ self._gram)
+        used = np.flatnonzero(u.any(axis=0))
+        return np.asarray(u[:, used] @ self._gram[used])
 
     def _step(self, row: Numbers, u: Array, number: Numbers | None) -> Array:
         """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""

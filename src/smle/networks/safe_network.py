@@ -73,6 +73,7 @@ class SafeNetwork(nn.Module):
     """
 
     backbone: nn.Module
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,

@@ -67,21 +67,20 @@ def answer_table(
     if not len(table):
         return pd.DataFrame({name: np.empty(0, dtype=kind) for name, kind in types.items()}, index=table.index)
     if bad_rows == "raise":
-        values, more = model.predict(table, out_of_domain=out_of_domain), {}
+        values, more = model.predict(table, out_of_domain=out_of_domain), dict[str, Any]()
     else:
         require_bad_rows(bad_rows)
         good, aside = model.without_bad_rows(table)
         values = aside.aligned(model.predict(good, out_of_domain=out_of_domain)) if len(aside) < len(table) else None
         reasons = np.array([aside.reasons.get(row) for row in range(len(table))], dtype=object)
         more = {SET_ASIDE: reasons}
-    columns: Any = (
-        np.full((len(names), len(table)), None) if values is None else np.asarray(values).reshape(len(table), -1).T
-    )
-    named = dict(zip(names, columns, strict=True)) if not isinstance(values, pd.DataFrame) else dict(values.items())
-    made = {**{name: np.asarray(values).astype(types[name]) for name, values in named.items()}, **more}
-    return pd.DataFrame(
-        {name: pd.Series(values, index=table.index, dtype=types[name]) for name, values in made.items()}
-    )
+    if isinstance(values, pd.DataFrame):
+        columns: Any = [values[name].to_numpy() for name in names]
+    else:
+        columns = np.full((len(names), len(table)), None) if values is None else np.asarray(values)
+        columns = columns if values is None else columns.reshape(len(table), -1).T
+    made = {**{n: column.astype(types[n]) for n, column in zip(names, columns, strict=True)}, **more}
+    return pd.DataFrame({n: pd.Series(column, index=table.index, dtype=types[n]) for n, column in made.items()})
 
 
 def output_types(model: Any, *, bad_rows: str = "raise") -> dict[str, np.dtype[Any]]:

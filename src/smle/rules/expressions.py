@@ -87,13 +87,14 @@ class Node:
     asked: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
-        depth = 1 + max((child.depth for child in self.children()), default=0)
+        parts = [*self.children()]
+        depth = 1 + max([part.depth for part in parts], default=0)
         if depth > MAX_DEPTH:
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
         object.__setattr__(self, "depth", depth)
-        asked = frozenset().union(*(child.asked for child in self.children()))
+        asked = [part.asked for part in parts if part.asked]
         if asked:
-            object.__setattr__(self, "asked", asked)
+            object.__setattr__(self, "asked", frozenset().union(*asked))
 
     def children(self) -> Iterator[Node]:
         """Yield the parts of this node, from left to right."""

@@ -37,7 +37,7 @@ from smle.rules.expressions import (
     disjunction,
     multiply,
 )
-from smle.rules.formula import Literal
+from smle.rules.formula import Linear, Literal
 from smle.rules.instead import did_you_mean
 from smle.rules.normalize import All, Formula, Some, normal_form
 from smle.rules.operators import node_of
@@ -100,7 +100,7 @@ def read_vnnlib(
         raise RuleError(f"Expected ranges of {d} inputs. Got {len(spec.columns)}.")
     if len(spec.targets) != m:
         raise RuleError(f"Expected outputs with {m} columns in all. Got {len(spec.targets)}.")
-    domain = spec.inputs if inputs is not None else _domain(properties, d)
+    domain = _stated_inputs(inputs) if inputs is not None else _domain(properties, d)
     rules = [rule for item in properties for rule in _rules(_within(item, domain), spec)]
     return replace(spec, inputs=domain, rules=tuple(_renamed(rules)))
 
@@ -188,13 +188,14 @@ def _formula(node: Node, names: Vocabulary) -> Formula:
         parts = tuple(_formula(part, names) for part in node.parts)
         return All(parts) if isinstance(node, And) else Some(parts)
     if isinstance(node, Compare) and len(node.operands) == 2 and isinstance(node.operands[0], Name):
-        (name, number), operator = node.operands, node.operators[0]
+        name, number, operator = node.operands[0].name, node.operands[1], node.operators[0]
         sign = Fraction(-1 if operator.startswith(">") else 1)
         value = number.operand if isinstance(number, Negative) else number
         if isinstance(value, Num):
             bound = sign * (-value.value if value is not number else value.value)
-            form = ((int(name.name[2:]), sign),)
-            outputs, inputs = ((), form) if name.name.startswith("X") else (form, ())
+            form: Linear = ((int(name[2:]), sign),)
+            nothing: Linear = ()
+            outputs, inputs = (form, nothing) if name.startswith("Y") else (nothing, form)
             return Literal(outputs, inputs, bound, len(operator) == 1)
     return normal_form(node, names)
 

@@ -45,17 +45,24 @@ _TOLERANCE = 1e-9
 
 
 def solve(
-    problem: LinearProgram | MixedIntegerProgram | QuadraticProgram, *, time_limit: float | None = None
+    problem: LinearProgram | MixedIntegerProgram | QuadraticProgram,
+    *,
+    time_limit: float | None = None,
+    node_limit: int | None = None,
 ) -> Solution:
     """Solve a problem once."""
-    return Session(problem, time_limit=time_limit).solve()
+    return Session(problem, time_limit=time_limit, node_limit=node_limit).solve()
 
 
 class Session:
     """A problem loaded into one `highspy.Highs` instance, which can be solved again."""
 
     def __init__(
-        self, problem: LinearProgram | MixedIntegerProgram | QuadraticProgram, *, time_limit: float | None = None
+        self,
+        problem: LinearProgram | MixedIntegerProgram | QuadraticProgram,
+        *,
+        time_limit: float | None = None,
+        node_limit: int | None = None,
     ) -> None:
         self._problem = problem
         highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -71,6 +78,8 @@ class Session:
         }
         if time_limit is not None:
             options["time_limit"] = float(time_limit)
+        if node_limit is not None:
+            options["mip_max_nodes"] = node_limit
         for name, value in options.items():
             highs.setOptionValue(name, value)
         self._loaded = highs.passModel(_model(problem))

@@ -28,7 +28,9 @@ def open_session(problem: LinearProgram) -> Session:
     return Session(problem)
 
 
-def solve(problem: Problem, *, backend: str | None = None, time_limit: float | None = None) -> Solution:
+def solve(
+    problem: Problem, *, backend: str | None = None, time_limit: float | None = None, node_limit: int | None = None
+) -> Solution:
     """Solve a problem once.
 
     Failures of the back-end are outcomes (`Status.ERROR` with the message), not exceptions.
@@ -37,6 +39,7 @@ def solve(problem: Problem, *, backend: str | None = None, time_limit: float | N
         problem: What to minimize over what.
         backend: Name of a back-end; None picks the default for the kind of problem.
         time_limit: Seconds, or None. PIQP has an iteration limit only and ignores it.
+        node_limit: Of a search over whole numbers: unlike seconds, it ends every search at the same place.
 
     Raises:
         ValueError: If the back-end does not solve this kind of problem.
@@ -49,7 +52,8 @@ def solve(problem: Problem, *, backend: str | None = None, time_limit: float | N
     # Loaded on first use: most of what smle does needs one of them, or none.
     module = importlib.import_module(f"smle.solvers.{name}")
     try:
-        found: Solution = module.solve(problem, time_limit=time_limit)
+        limits = {"time_limit": time_limit} | ({} if node_limit is None else {"node_limit": node_limit})
+        found: Solution = module.solve(problem, **limits)
     except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
         return Solution(Status.ERROR, message=f"{type(error).__name__}: {error}", backend=name)
     return found

@@ -131,7 +131,7 @@ class Reader:
         for item, _, flag in self.spec.flagged:
             gone = encoded[:, flag] == 1
             if gone.any():
-                nothing = np.nan if isinstance(item, NumericInput) else None
+                nothing: Any = np.nan if isinstance(item, NumericInput) else None
                 columns[item.name] = np.where(gone, nothing, columns[item.name])
         return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 

@@ -65,11 +65,10 @@ class Gates:
             self._known["on"] = on
         return self._known["on"]
 
-    def switch(self, block: Block) -> Array:
-        """Return which rule each clause belongs to (clauses, rules)."""
-        switch = np.zeros((len(block.parts), len(self._members)), dtype=np.float32)
-        switch[np.arange(len(block.parts)), self.rules[block.parts]] = 1
-        return switch
+    def of_clauses(self, block: Block) -> list[int]:
+        """Return which rule each clause of a block belongs to."""
+        found: list[int] = self.rules[block.parts].tolist()
+        return found
 
     def of_rows(self, block: Block) -> list[tuple[int, ...] | None]:
         """Return for each row of a block the bits that have to be set for it to be imposed; None: it is not so easy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -24,6 +25,7 @@ _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of th
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
 _PIECES = 16  # so many choices of a literal per clause are all tried
 _SHORT = 1e-5  # what is no excess, in float32
+_DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
@@ -38,19 +40,19 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
         return _polyhedra(w, block, given, gates, pieces, ranks)
     z = w.rows(given, block.outputs.tolist())
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, on, switch = _bounds(w, block), gates.on(), gates.switch(block)
+    b, on, rules = _bounds(w, block), gates.on(), gates.of_clauses(block)
     nearest = _box if block.is_box else _split
     if every:
-        imposed, P = _every_piece(w, clauses, switch, on, len(block.N))
+        imposed, P = _every_piece(w, clauses, rules, on, len(block.N))
         points, cost = nearest(w, block, z, b, imposed, P)
     else:
-        imposed, P = _likely_pieces(w, block, clauses, switch, on, z, b)
+        imposed, P = _likely_pieces(w, block, clauses, rules, on, z, b)
         points, cost = nearest(w, block, z, b, imposed, P)
         # Literals that look best from the answer may not go together: choose again from the point that was found.
         (found,) = _ranked(w, points, cost, 1, k)
         # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
         found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
-        imposed, P = _likely_pieces(w, block, clauses, switch, on, found, b)
+        imposed, P = _likely_pieces(w, block, clauses, rules, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
         points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
         P = 2 * P
@@ -75,27 +77,32 @@ def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
     return point
 
 
-def _every_piece(w: Writer, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, J: int) -> tuple[str, int]:
+def _every_piece(
+    w: Writer, clauses: Sequence[Sequence[int]], rules: Sequence[int], on: str | None, J: int
+) -> tuple[str, int]:
     """Return the rows that each choice of one literal per clause imposes (P, J, rows), and how many there are."""
     chosen = list(product(*clauses))
-    imposes = np.zeros((len(chosen), J, len(clauses)), dtype=np.float32)
-    for i, piece in enumerate(chosen):
-        imposes[i, list(piece), range(len(clauses))] = 1
     if on is None:
-        return w.constant(imposes.max(axis=2, keepdims=True) > 0), len(chosen)
-    count = w.add("MatMul", [w.constant((imposes @ switch).reshape(len(chosen) * J, -1)), on])
-    return w.shaped(w.add("Greater", [count, w.constant(np.float32(0.5))]), len(chosen), J, -1), len(chosen)
+        imposed = np.zeros((len(chosen), J, 1), dtype=bool)
+        for i, piece in enumerate(chosen):
+            imposed[i, list(piece)] = True
+        return w.constant(imposed), len(chosen)
+    lists: list[list[int]] = [[] for _ in range(len(chosen) * J)]
+    for i, piece in enumerate(chosen):
+        for row, rule in zip(piece, rules, strict=True):
+            lists[i * J + row].append(rule)
+    held = w.add("Greater", [w.any_of(on, lists), w.constant(np.float32(0.5))])
+    return w.shaped(held, len(chosen), J, -1), len(chosen)
 
 
 def _likely_pieces(
-    w: Writer, block: Block, clauses: Sequence[Sequence[int]], switch: Array, on: str | None, at: str, b: str
+    w: Writer, block: Block, clauses: Sequence[Sequence[int]], rules: Sequence[int], on: str | None, at: str, b: str
 ) -> tuple[str, int]:
     """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
     J = len(block.N)
-    excess = w.add("Sub", [w.add("MatMul", [w.constant(block.N), at]), b])
+    excess = w.add("Sub", [w.product(block.N, at), b])
     several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
-    swapped = several[: 2 * _PIECES]
-    most, C = max(len(clauses[c]) for c in several), len(several)
+    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), 2 * _PIECES)
     members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
     padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
     listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
@@ -104,24 +111,25 @@ def _likely_pieces(
     first, second = (
         w.shaped(w.add("Cast", [w.add("Equal", [w.rows(two, [i], 1), span])], to=FLOAT), C * most, -1) for i in (0, 1)
     )
-    place = np.zeros((J + 1, C * most), dtype=np.float32)
-    place[[row for own in members for row in own], range(C * most)] = 1
-    place = place[:J]
-    active = w.constant(np.ones((switch.shape[1], 1), dtype=np.float32)) if on is None else on
-    binds = w.add("MatMul", [w.constant(np.repeat(switch[several], most, axis=0)), active])
-    first, second = w.add("Mul", [first, binds]), w.add("Mul", [second, binds])
-    single = np.zeros((J, len(clauses)), dtype=np.float32)
-    for c, clause in enumerate(clauses):
-        if len(clause) == 1:
-            single[clause[0], c] = 1
-    fixed = w.add("MatMul", [w.constant(single @ switch), active])
-    P = 1 + len(swapped)
-    keeps, turns = np.tile(place, (P, 1, 1)), np.zeros((P, *place.shape), dtype=np.float32)
-    for i, c in enumerate(swapped):
-        own = slice(most * several.index(c), most * (several.index(c) + 1))
-        keeps[i + 1, :, own], turns[i + 1, :, own] = 0, place[:, own]
-    count = w.add("Add", [w.add("MatMul", [w.constant(keeps), first]), w.add("MatMul", [w.constant(turns), second])])
-    return w.add("Greater", [w.add("Add", [count, fixed]), w.constant(np.float32(0.5))]), P
+    if on is not None:
+        binds = w.rows(on, [rules[c] for c in several for _ in range(most)])
+        first, second = w.add("Mul", [first, binds]), w.add("Mul", [second, binds])
+    turned = np.zeros((P, C, most), dtype=bool)
+    turned[range(1, P), range(P - 1)] = True
+    picked = w.add("Where", [w.constant(turned.reshape(P, C * most, 1)), second, first])  # (P, C x most, rows)
+    slots: list[list[int]] = [[] for _ in range(J + 1)]
+    for slot, row in enumerate(row for own in members for row in own):
+        slots[row].append(slot)
+    imposed = w.add("Greater", [w.any_of(picked, slots[:J], 1), w.constant(np.float32(0.5))])
+    single = [(clause[0], rule) for clause, rule in zip(clauses, rules, strict=True) if len(clause) == 1]
+    if on is None:
+        fixed = w.constant(np.isin(np.arange(J), [row for row, _ in single])[:, None])
+    else:
+        lists: list[list[int]] = [[] for _ in range(J)]
+        for row, rule in single:
+            lists[row].append(rule)
+        fixed = w.add("Greater", [w.any_of(on, lists), w.constant(np.float32(0.5))])
+    return w.add("Or", [imposed, fixed]), P
 
 
 def _bounds(w: Writer, block: Block) -> str:
@@ -272,37 +280,25 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple
 
 
 def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Many rows: steps of the alternating direction method; then the point at which the rows that bind are tight."""
+    """Many rows: steps of a splitting method; then the point at which the rows that bind are tight."""
     N, (J, k) = block.N, block.N.shape
-    sizes = w.add("MatMul", [w.constant(2 * _ROUNDING * np.abs(N)), w.add("Abs", [z])])
+    sizes = w.product(2 * _ROUNDING * np.abs(N), w.add("Abs", [z]))
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
     aim = w.add("Sub", [b, floor])
     limit = w.add("Where", [imposed, aim, w.number(_FAR)])  # (P, J, rows)
-    value = w.add("MatMul", [w.constant(N), z])
+    value = w.product(N, z)
     start = w.add("Min", [value, limit])
-    inverse = np.linalg.inv(np.eye(k) + _RHO * N.T @ N)
-
-    def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
-        _, slack, dual = names
-        pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
-        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
-        mixed = inner.add("Mul", [inner.add("MatMul", [w.constant(N), point]), w.number(_RELAXED)])
-        mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
-        summed = inner.add("Add", [mixed, dual])
-        following = inner.add("Min", [summed, limit])
-        return [point, following, inner.add("Sub", [summed, following])], None, []
-
     zero = w.add("Sub", [start, start])
     around = w.add("Add", [z, w.constant(np.zeros((P, k, 1)))])
-    rough, _, dual = w.loop(_SPLITTING, [around, start, zero], step)
+    rough, dual = (_alternated if k <= _DENSE else _ascended)(w, N, z, limit, start, around)
     tight = w.add("Cast", [w.add("Greater", [dual, w.number(1e-9)])], to=DOUBLE)
     excess = w.add("Mul", [w.add("Sub", [value, aim]), tight])
-    gram = N @ N.T
+    inner_product = partial(_gram, N)
 
     def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
         """Conjugate gradients: multipliers at which the tight rows are so."""
         multipliers, rest, way = names
-        curved = inner.add("Mul", [inner.add("MatMul", [w.constant(gram), way]), tight])
+        curved = inner.add("Mul", [inner_product(inner, way), tight])
         axes = w.constant(np.array([1], dtype=np.int64))
 
         def dot(first: str, second: str) -> str:
@@ -316,10 +312,10 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
         return [moved, following, inner.add("Add", [following, inner.add("Mul", [share, way])])], None, []
 
     multipliers = w.loop(min(J, k) + 2, [zero, excess, excess], descent)[0]
-    exact = w.add("Sub", [z, w.add("MatMul", [w.constant(N.T), multipliers])])
+    exact = w.add("Sub", [z, w.product(N.T, multipliers)])
 
     def broken(points: str) -> str:
-        over = w.add("Sub", [w.add("MatMul", [w.constant(N), points]), limit])
+        over = w.add("Sub", [w.product(N, points), limit])
         return w.reduced("ReduceMax", over, 1, keep=True)  # (P, 1, rows)
 
     over = broken(exact)
@@ -332,3 +328,53 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     cost = w.reduced("ReduceSum", w.add("Mul", [far, far]), 1)
     fine = w.shaped(w.add("Less", [broken(points), w.number(1e-4)]), P, -1)
     return turned, w.add("Where", [fine, cost, w.number(_FAR)])
+
+
+def _gram(N: Array, w: Writer, value: str) -> str:
+    """Return N N' value."""
+    if len(N) <= _DENSE:
+        return w.add("MatMul", [w.constant(N @ N.T), value])
+    return w.product(N, w.product(N.T, value))
+
+
+def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
+    """Return points (P, k, rows) near z with N point <= limit, and multipliers: alternating directions."""
+    inverse = np.linalg.inv(np.eye(N.shape[1]) + _RHO * N.T @ N)
+
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
+        _, slack, dual = names
+        pulled = inner.add("MatMul", [w.constant(_RHO * N.T), inner.add("Sub", [slack, dual])])
+        point = inner.add("MatMul", [w.constant(inverse), inner.add("Add", [z, pulled])])
+        mixed = inner.add("Mul", [inner.add("MatMul", [w.constant(N), point]), w.number(_RELAXED)])
+        mixed = inner.add("Add", [mixed, inner.add("Mul", [slack, w.number(1 - _RELAXED)])])
+        summed = inner.add("Add", [mixed, dual])
+        following = inner.add("Min", [summed, limit])
+        return [point, following, inner.add("Sub", [summed, following])], None, []
+
+    rough, _, dual = w.loop(_SPLITTING, [around, start, w.add("Sub", [start, start])], step)
+    return rough, dual
+
+
+def _ascended(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
+    """Return the same by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
+    length = w.number(1 / float(np.linalg.norm(N, 2)) ** 2)
+
+    def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
+        before, ahead = names
+        point = inner.add("Sub", [around, inner.product(N.T, ahead)])
+        over = inner.add("Sub", [inner.product(N, point), limit])
+        following = inner.add("Max", [inner.add("Add", [ahead, inner.add("Mul", [over, length])]), w.number(0.0)])
+        count = inner.add("Cast", [inner.step], to=DOUBLE)
+        share = inner.add("Div", [count, inner.add("Add", [count, w.number(3.0)])])
+        return (
+            [
+                following,
+                inner.add("Add", [following, inner.add("Mul", [inner.add("Sub", [following, before]), share])]),
+            ],
+            None,
+            [],
+        )
+
+    zero = w.add("Sub", [start, start])
+    dual, _ = w.loop(_SPLITTING, [zero, zero], step)
+    return w.add("Sub", [around, w.product(N.T, dual)]), dual

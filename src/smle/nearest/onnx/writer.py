@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from smle.extras import require
 from smle_check.onnx.graph import BOOL, DOUBLE, INT64
+from smle_check.onnx.sparse import is_sparse
 
 __all__ = ["Writer"]
 
@@ -72,6 +73,27 @@ class Writer:
     def reduced(self, op: str, source: str, axis: int, *, keep: bool = False) -> str:
         """Reduce one axis."""
         return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
+
+    def product(self, matrix: npt.NDArray[np.float64], values: str) -> str:
+        """Return matrix @ values, (..., columns, rows) -> (..., rows of the matrix, rows); few numbers term by term."""
+        forms = [dict(zip(np.flatnonzero(row).tolist(), row[row != 0].tolist(), strict=True)) for row in matrix]
+        if not is_sparse(forms, matrix.shape[1]):
+            return self.add("MatMul", [self.constant(matrix), values])
+        longest = max(map(len, forms))
+        terms = [[*form.items()] + [(0, 0.0)] * (longest - len(form)) for form in forms]
+        places = np.array([[term[0] for term in own] for own in terms], dtype=np.int64).T
+        factors = np.array([[term[1] for term in own] for own in terms]).T[:, :, None]
+        picked = self.add("Gather", [values, self.constant(places)], axis=-2)
+        return self.reduced("ReduceSum", self.add("Mul", [picked, self.constant(factors)]), -3)
+
+    def any_of(self, values: str, lists: Sequence[Sequence[int]], axis: int = 0) -> str:
+        """Return the largest of some rows of values that are 0 or 1, for each list; 0 for an empty one."""
+        longest = max(1, *map(len, lists))
+        zero = self.add("Sub", [self.rows(values, [0], axis), self.rows(values, [0], axis)])
+        padded = self.add("Concat", [zero, values], axis=axis)
+        places = [[0] * (longest - len(own)) + [1 + i for i in own] for own in lists]
+        picked = self.add("Gather", [padded, self.constant(np.array(places, dtype=np.int64))], axis=axis)
+        return self.reduced("ReduceMax", picked, axis + 1)
 
     def placed(self, outputs: npt.NDArray[np.intp], values: str) -> Callable[[str], str]:
         """Return what puts values (k, rows) in the place of some outputs of answers (m, rows)."""

@@ -1,0 +1,55 @@
+"""The base classes of scikit-learn, which has no types.
+
+Type checkers see what of them is used: under a base that may be anything, no wrong name of a parameter is found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["BaseEstimator", "ClassifierMixin", "RegressorMixin"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    class BaseEstimator:
+        """An estimator with parameters."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """Return the parameters by name."""
+
+        def set_params(self, **params: Any) -> Self:
+            """Change parameters."""
+
+        def set_fit_request(self, **requested: bool | str | None) -> Self:
+            """Say what of the metadata `fit` takes."""
+
+        def set_score_request(self, **requested: bool | str | None) -> Self:
+            """Say what of the metadata `score` takes."""
+
+        def __sklearn_tags__(self) -> Any:
+            """Return what the estimator reads and returns."""
+
+        def _get_metadata_request(self) -> Any: ...
+
+        def __sklearn_clone__(self) -> Self:
+            """Return an unfitted copy."""
+
+        def __getstate__(self) -> dict[str, Any]: ...
+
+        def __setstate__(self, state: dict[str, Any]) -> None: ...
+
+    class RegressorMixin:
+        """An estimator of numbers."""
+
+        def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+            """Return R2."""
+
+    class ClassifierMixin:
+        """An estimator of classes."""
+
+        def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+            """Return the accuracy."""
+
+else:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
