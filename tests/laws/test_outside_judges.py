@@ -208,16 +208,16 @@ def test_a_number_of_the_clips_that_is_moved_breaks_a_rule(name, tensor, index, 
 
 
 @pytest.mark.parametrize(
-    ("name", "threshold", "near_x", "near_y"),
+    ("name", "tensor", "number", "near_x", "near_y"),
     [
-        ("simplex", 1.0, [(0, 1)], [(1, 2), (2.0**-70, 2.0**-69)]),
-        ("gap", np.float32(0.1), [(0, 1)], [(0.0625, 0.125)]),
-        ("moving", 1e-12, [(1, 2)], [(0.0625, 0.0625), (0.375, 0.375)]),
+        ("simplex", "check.sizes", 0.0, [(0, 1)], [(1, 2), (2.0**-70, 2.0**-69)]),
+        ("gap", "check.thresholds", np.float32(0.1), [(0, 1)], [(0.0625, 0.125)]),
+        ("moving", "check.thresholds", 1e-12, [(1, 2)], [(0.0625, 0.0625), (0.375, 0.375)]),
     ],
 )
-def test_a_threshold_without_its_slack_lets_a_wrong_answer_pass(name, threshold, near_x, near_y):
+def test_a_check_without_its_slack_lets_a_wrong_answer_pass(name, tensor, number, near_x, near_y):
     spec, certificate = certified(CLAUSES[name])
-    worse = changed(certificate, "check.thresholds", (0,), threshold)
+    worse = changed(certificate, tensor, (slice(None) if tensor == "check.sizes" else 0,), number)
     question = judge.Question(worse, "float64")
     answers = question.answers(F(8))
     y, hints = question.clipped(answers), [*between(question.x, near_x), *between(answers, near_y)]

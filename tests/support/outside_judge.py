@@ -30,11 +30,15 @@ SMALLEST = {24: -126, 53: -1022}
 
 
 class Number(NamedTuple):
-    """A term of z3, and how large it can be. What is settled is 0 or normal in float32: 1 times it is exact."""
+    """A term of z3, and how large it can be. What is settled is 0 or normal in float32: 1 times it is exact.
+
+    `whole`: it is a multiple of 2^-149, as every float32 number is.
+    """
 
     term: Any
     size: Fraction
     settled: bool = False
+    whole: bool = False
 
 
 def number(text: str) -> Fraction:
@@ -146,14 +150,17 @@ class Question:
         return total
 
     def exactly(self, factor: Fraction, v: Number) -> Number:
-        return Number(constant(factor) * v.term, abs(factor) * v.size)
+        return Number(constant(factor) * v.term, abs(factor) * v.size, whole=v.settled and abs(factor) == 1)
 
     def product(self, factor: Fraction, v: Number) -> Number:
         exact = self.exactly(factor, v)
         return exact if v.settled and abs(factor) == 1 else self.rounded(exact, 53)
 
     def plus(self, a: Number, b: Number) -> Number:
-        return self.rounded(Number(a.term + b.term, a.size + b.size), 53)
+        exact = Number(a.term + b.term, a.size + b.size)
+        if a.whole and b.whole:
+            self.solver.add(z3.Or(exact.term == 0, size_of(exact.term) >= constant(Fraction(2) ** -149)))
+        return self.rounded(exact, 53)
 
     def read(self, v: Number) -> Number:
         """Return an operand; a float32 number that is subnormal may count as zero."""
@@ -221,10 +228,11 @@ class Question:
         return [self.settled(v) for v in y]
 
     def settled(self, v: Number) -> Number:
-        """Return a number, or 0 in place of one that is nearer to it than 2^-126, as flushing may."""
+        """Return a number, or 0 in place of one that is nearer to it than 2^-126: as flushing may, as a check does."""
         term = self.fresh("y")
         subnormal = size_of(v.term) < constant(Fraction(2) ** -126)
-        self.solver.add(z3.Or(term == v.term, z3.And(subnormal, term == 0)))
+        kept = term == v.term if "check.scale" not in self.tensors else z3.And(z3.Not(subnormal), term == v.term)
+        self.solver.add(z3.Or(kept, z3.And(subnormal, term == 0)))
         return Number(term, v.size, settled=True)
 
     def passes(self, y: Sequence[Number]) -> Any:
