@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smle.errors import RuleError
-from smle.rules import Specification, mutually_exclusive, rule
+from smle.rules import Specification, membership, mutually_exclusive, rule
 from smle.rules.exclusions import NeverTogether, ranges_text
 from smle.rules.formula import unique_pairs
 
@@ -146,3 +146,14 @@ def test_at_most_one_of_many_labels_makes_no_clause_objects():
     requirement = specification.rules[0].requirement
     assert requirement.clauses == ()
     assert len(requirement.exclusions) == 1000 * 999 // 2
+
+
+@pytest.mark.parametrize("few", [0, 1_000])
+def test_excluded_pairs_are_found_one_by_one_and_by_looking_them_up(monkeypatch, few):
+    monkeypatch.setattr(membership, "_FEW_PAIRS", few)
+    rng = np.random.default_rng(0)
+    for m, count in ((2, 1), (7, 5), (40, 200)):
+        pairs = np.array([rng.choice(m, 2, replace=False) for _ in range(count)], dtype=np.int32)
+        on = rng.random((50, m)) < rng.random((50, 1))
+        wanted = [any(row[h] and row[k] for h, k in pairs.tolist()) for row in on]
+        np.testing.assert_array_equal(membership.excluded(on, pairs), wanted)

@@ -63,9 +63,11 @@ def meant(
 def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
     result = np.zeros((len(X), len(spec.rules)), dtype=bool)
     for r, rule in enumerate(spec.rules):
-        rows = np.flatnonzero(active(rule, X))
-        if len(rows):
-            result[rows, r] = ~requirement_holds(rule.requirement, X[rows], Y[rows])
+        on = active(rule, X)
+        if on.all():  # without copies
+            result[:, r] = ~requirement_holds(rule.requirement, X, Y)
+        elif on.any():
+            result[on, r] = ~requirement_holds(rule.requirement, X[on], Y[on])
     return result
 
 
@@ -79,11 +81,18 @@ def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Arr
     return result
 
 
+_FEW_PAIRS = 1_000  # more are looked up, for the labels that are on in a row
+
+
 def excluded(on: Mask, pairs: npt.NDArray[np.int32]) -> Mask:
     """Return for each pattern of labels whether it contains an excluded pair. Shapes: (n, m), (p, 2) -> (n,)."""
     result = np.zeros(len(on), dtype=bool)
     crowded = np.flatnonzero(on.sum(axis=1) > 1) if len(pairs) else ()
     if not len(crowded):
+        return result
+    if len(pairs) <= _FEW_PAIRS:
+        for first, second in pairs.tolist():
+            result |= on[:, first] & on[:, second]
         return result
     m = on.shape[1]
     codes = np.unique(np.sort(pairs, axis=1).astype(np.int64) @ np.array([m, 1]))
