@@ -1,6 +1,7 @@
 """The head of rules in a page: bit by bit what the deployed program computes, and what a reader sees of it."""
 
 import json
+from functools import partial
 from importlib import resources
 
 import numpy as np
@@ -72,6 +73,16 @@ def page(browser, tmp_path):
         + "\nObject.assign(window, { makeHead, makeGridHead }); 0"
     )
     return browser
+
+
+def entered(browser, field, value):
+    """Enter a value in the explorer; return what it says then."""
+    browser.run(
+        f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
+        " f.dispatchEvent(new Event('input')); f.dispatchEvent(new Event('change')); })()"
+    )
+    browser.settle()
+    return browser.run("document.getElementById('readout').innerText")
 
 
 def points(spec, scale, rng):
@@ -201,14 +212,7 @@ def test_a_reader_moves_in_steps(browser, tmp_path):
     browser.open(tmp_path / "report.html")
     assert browser.errors == []
 
-    def enter(field, value):
-        browser.run(
-            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
-            " f.dispatchEvent(new Event('input')); f.dispatchEvent(new Event('change')); })()"
-        )
-        browser.settle()
-        return browser.run("document.getElementById('readout').innerText")
-
+    enter = partial(entered, browser)
     assert browser.run("document.getElementById('input-0').step") == "1"
     assert browser.run("document.getElementById('answer-0').step") == "1"
     enter("input-1", 0.2)
@@ -270,14 +274,7 @@ def test_a_reader_enters_answers_and_sees_what_is_served(browser, tmp_path):
     browser.open(tmp_path / "report.html")
     assert browser.errors == []
 
-    def enter(field, value):
-        browser.run(
-            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
-            " f.dispatchEvent(new Event('input')); f.dispatchEvent(new Event('change')); })()"
-        )
-        browser.settle()
-        return browser.run("document.getElementById('readout').innerText")
-
+    enter = partial(entered, browser)
     enter("input-0", 100000)
     enter("input-1", 0)
     enter("answer-1", 10)

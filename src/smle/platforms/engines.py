@@ -45,9 +45,7 @@ def predict_spark(
     types = require("pyspark.sql.types", "predict_spark")
     rows = RowsPredictor(model, out_of_domain=out_of_domain, bad_rows=bad_rows, keep=keep)
     stored = {"f": types.DoubleType, "i": types.LongType, "u": types.LongType, "b": types.BooleanType}
-    missing = [name for name in keep if name not in frame.columns]
-    if missing:
-        raise DataError(f"Cannot keep '{missing[0]}': there is no such column.")
+    _require_columns(keep, frame.columns)
     fields = [frame.schema[name] for name in keep]
     fields += [
         types.StructField(name, stored.get(kind.kind, types.StringType)(), True)
@@ -92,9 +90,7 @@ def predict_arrow(
     elif not isinstance(batches, arrow.RecordBatchReader):
         batches = arrow.RecordBatchReader.from_stream(batches)
     rows = RowsPredictor(model, out_of_domain=out_of_domain, bad_rows=bad_rows, keep=keep)
-    missing = [name for name in keep if name not in batches.schema.names]
-    if missing:
-        raise DataError(f"Cannot keep '{missing[0]}': there is no such column.")
+    _require_columns(keep, batches.schema.names)
     kinds = output_types(loaded(rows.model), bad_rows=bad_rows)
     fields = [batches.schema.field(name) for name in keep]
     fields += [
@@ -103,3 +99,9 @@ def predict_arrow(
     schema = arrow.schema(fields)
     made = (arrow.RecordBatch.from_pandas(rows(part.to_pandas()), schema, preserve_index=False) for part in batches)
     return arrow.RecordBatchReader.from_batches(schema, made)
+
+
+def _require_columns(keep: Sequence[str], names: Sequence[str]) -> None:
+    for name in keep:
+        if name not in names:
+            raise DataError(f"Cannot keep '{name}': there is no such column.")
