@@ -317,14 +317,7 @@ def test_a_reader_says_that_a_value_is_missing(browser, tmp_path):
     write_report(model, path=tmp_path / "report.html")
     browser.open(tmp_path / "report.html")
 
-    def enter(field, value):
-        browser.run(
-            f"(() => {{ const f = document.getElementById('{field}'); f.value = '{value}';"
-            " f.dispatchEvent(new Event('input')); })()"
-        )
-        browser.settle()
-        return browser.run("document.getElementById('readout').innerText")
-
+    enter = partial(entered, browser)
     enter("input-1", 800)
     assert "2000" in enter("answer-0", 500)  # a good score
     text = enter("input-2", 1)  # it is missing, wherever the slider of the score stands
