@@ -19,10 +19,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.certificates.document import Certificate
-from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows, as_stored, row
+from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, Part, Slopes, changed_bits
-from smle.nearest import Clauses, Proposals
+from smle.nearest import Clauses, Found, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
@@ -36,6 +36,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # answered one by one
+_FEW_BLOCKS = 8  # that are all solved; of more, those that do not pass
 _AT_POINT = 2.0**-12  # of an answer in its units: what a point may be moved inward without a move to the safe answer
 
 
@@ -59,6 +60,7 @@ class Candidates(ClipList):
         self._switches = as_stored(sparse.csc_matrix((ones, places, starts), (len(regions), len(of_part))))
         self._one_at_a_time = Lock()  # proposals remember what they prepare
         self._proposals: Proposals | None = None
+        self._blocks: BlockCheck | None = None
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,16 +92,17 @@ class Candidates(ClipList):
         rows, by = np.asarray(bad, dtype=np.intp), None
         if len(bad):
             with self._one_at_a_time, np.errstate(all="ignore"):
-                asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
-                y[rows], by = self._repaired(*asked)
+                given = np.asarray(answers).take(rows, 0)
+                y[rows], by = self._repaired(X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool))
         return y, rows, 1 if by is None else by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+    def _repaired(
+        self, X: Array, answers: Array, clipped: Array, bits: Mask
+    ) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass, and by what (see `explained`); None: by nearest answers all."""
-        x = self._inside(X) if self.proposals.reads_inputs else X
-        first, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
-        short = [own.cut for own in found if own.cut is not None and own.cut.any()]
+        short = found.cut
         if not len(bad) and not short and not np.isnan(first).any():
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
@@ -119,6 +122,13 @@ class Candidates(ClipList):
             y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
             by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
+
+    def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, Found]:
+        """Return the first proposals for rows that do not pass, of which clips made `clipped`."""
+        proposals, active, given = self.proposals, self._active(bits), self._given(answers)
+        x = self._inside(X) if proposals.reads_inputs or self._blocks is not None else X
+        passed = None if self._blocks is None else self._blocks.passed(x, given, clipped, active)
+        return proposals.first(active, x, given, passed)
 
     def _active(self, bits: Mask) -> Mask:
         """Return which parts of the rules bind: those of a rule with a region that is active."""
@@ -144,6 +154,9 @@ class Candidates(ClipList):
             clauses, aims = self._deployed()
             stored = self._tensors
             self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
+            if len(self._proposals.parts) > _FEW_BLOCKS:
+                part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
+                self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)
         return self._proposals
 
     def start_anew(self) -> None:
@@ -265,7 +278,10 @@ class Candidates(ClipList):
         clipped = self._at_limits(rows, X, answers, bits)
         alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
         parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
-        for block, points in zip(self.proposals.parts, found, strict=True):
+        for number, block in enumerate(self.proposals.parts):
+            if kept[np.ix_(rows, block.outputs)].all():
+                continue
+            points = found.of(number)
             if not isinstance(block, Block) or not isinstance(points, NearestPoints):
                 continue
             kept[np.ix_(rows, block.outputs)] = False
