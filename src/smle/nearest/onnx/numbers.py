@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from math import prod
@@ -12,37 +12,34 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.nearest.alternatives import AT, Block
-from smle.nearest.onnx.faces import Piece, pieces_of
-from smle.nearest.onnx.gates import Gates
+from smle.nearest.onnx.faces import Piece
+from smle.nearest.onnx.stacks import Stack
 from smle.nearest.onnx.writer import Writer
 from smle.nearest.polyhedra import steps_of
 from smle_check.onnx.graph import DOUBLE, FLOAT
 
-__all__ = ["number_points"]
+__all__ = ["PIECES", "number_points"]
 
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES = 16  # so many choices of a literal per clause are all tried
+PIECES = 16  # so many choices of a literal per clause are all tried
 _SHORT = 1e-5  # what is no excess, in float32
 _DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
-def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int) -> list[Callable[[str], str]]:
-    """Return what puts allowed points near the given answers (m, rows) into answers, nearest first."""
+def number_points(w: Writer, stack: Stack, given: str, ranks: int) -> list[str]:
+    """Return allowed points (k x blocks, rows) near the given answers (m, rows), nearest first."""
+    block, clauses = stack.block, stack.clauses
+    if stack.pieces:
+        return [stack.apart(point) for point in _polyhedra(w, stack, stack.pieces, given, ranks)]
     k = block.N.shape[1]
-    clauses = [block.members(c) for c in range(len(block.parts))]
-    several = [clause for clause in clauses if len(clause) > 1]
-    every = prod(map(len, several[:_PIECES])) <= _PIECES
-    pieces = pieces_of(block, gates) if every and not block.is_box else None
-    if pieces:
-        return _polyhedra(w, block, given, gates, pieces, ranks)
-    z = w.rows(given, block.outputs.tolist())
+    z = stack.answers(given)
     z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, on, rules = _bounds(w, block), gates.on(), gates.of_clauses(block)
+    b, (on, rules) = _bounds(w, stack), stack.rules()
     nearest = _box if block.is_box else _split
-    if every:
+    if prod(len(clause) for clause in [own for own in clauses if len(own) > 1][:PIECES]) <= PIECES:
         imposed, P = _every_piece(w, clauses, rules, on, len(block.N))
         points, cost = nearest(w, block, z, b, imposed, P)
     else:
@@ -60,16 +57,14 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
     turned = [w.add("Transpose", [point]) for point in ranked]
     if not block.is_box:
         turned = [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in turned]
-    return [w.placed(block.outputs, point) for point in turned]
+    return [stack.apart(point) for point in turned]
 
 
-def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
-    """Return points (k, rows), or (m, rows), with the number itself where a single one is allowed and it is near."""
-    unit, places = (block.unit, np.arange(len(block.unit))) if m is None else (np.full(m, np.inf), block.outputs)
-    unit[places] = block.unit
+def _pinned(w: Writer, block: Block, point: str) -> str:
+    """Return points (k, rows) with the number itself where a single one is allowed and it is near."""
     for _, column, value in block.pins:
-        own = np.arange(len(unit))[:, None] == places[column]
-        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / unit)])]), 0, keep=True)
+        own = np.arange(len(block.unit))[:, None] == column
+        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / block.unit)])]), 0, keep=True)
         noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
         away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
         near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
@@ -101,8 +96,8 @@ def _likely_pieces(
     """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
     J = len(block.N)
     excess = w.add("Sub", [w.product(block.N, at), b])
-    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
-    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), 2 * _PIECES)
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * PIECES]
+    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), 2 * PIECES)
     members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
     padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
     listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
@@ -132,15 +127,15 @@ def _likely_pieces(
     return w.add("Or", [imposed, fixed]), P
 
 
-def _bounds(w: Writer, block: Block) -> str:
+def _bounds(w: Writer, stack: Stack) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds()
+    bound, slope = stack.affine_bounds()
     if not slope.any():
-        return w.column(bound)
-    x, slope = _inputs(w, block, slope)
+        return stack.spread(bound)
+    x, slope = _inputs(w, stack.block, slope)
     sums = w.add("MatMul", [w.constant(slope), x])
     lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope)), w.add("Abs", [x])])
-    return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+    return stack.beside(w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost]), len(stack.block.N))
 
 
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
@@ -174,29 +169,29 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
     return [w.shaped(point, -1, k) for point in listed]
 
 
-def _polyhedra(
-    w: Writer, block: Block, given: str, gates: Gates, pieces: list[Piece], ranks: int
-) -> list[Callable[[str], str]]:
+def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
     """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
 
     Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
     """
-    N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
-    # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
-    bound, slope = block.affine_bounds()
-    rows = np.zeros((J, m))
-    rows[:, block.outputs] = N / block.unit
-    values, matrix = [given], [rows]
-    if slope.any():
-        x, slope = ("repair/wide", slope) if not block.looked_up.any() else _inputs(w, block, slope)
-        values, matrix = [given, x], [rows, slope]
+    block, z = stack.block, stack.answers(given)
+    N, (J, k), P = block.N, block.N.shape, len(pieces)
+    # What rows exceed, with room for a cast: by answers and their sizes, by inputs and theirs.
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
-    weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
-    sizes = [w.add("Abs", [value]) for value in values]
-    joined = w.add("Concat", [*values, *sizes], axis=0)
-    constant = room[:, 0] * np.abs(bound) - bound + block.unpinned * (np.abs(N) @ (_TINY / block.unit))
-    excess = w.add("Gemm", [w.constant(weights), joined, w.column(constant)])
-    masked = gates.imposed(w.add("Cast", [excess], to=FLOAT), block)
+    bound, slope = stack.affine_bounds()
+    rows, share = N / block.unit, np.repeat(room, len(bound) // J, axis=0)
+    tiny = np.repeat(block.unpinned * (np.abs(N) @ (_TINY / block.unit)), len(bound) // J)
+    constant = share[:, 0] * np.abs(bound) - bound + tiny
+    weights = w.constant(np.concatenate([rows, room * np.abs(rows)], axis=1))
+    if slope.any():
+        x, slope = _inputs(w, block, slope)
+        both = w.constant(np.concatenate([slope, share * np.abs(slope)], axis=1))
+        moved = w.add("Gemm", [both, w.add("Concat", [x, w.add("Abs", [x])], axis=0), w.column(constant)])
+        moved = stack.beside(moved, J)
+    else:
+        moved = stack.spread(constant)
+    excess = w.add("Gemm", [weights, w.add("Concat", [z, w.add("Abs", [z])], axis=0), moved])
+    masked = stack.imposed(w.add("Cast", [excess], to=FLOAT))
     # Sets and rows of all pieces, as many of each as the longest has.
     S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
     tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
@@ -214,22 +209,18 @@ def _polyhedra(
         starts = w.constant(S * np.arange(P, dtype=np.int64)[:, None])
         number = w.add("Add", [w.add("ArgMax", [least], axis=1, keepdims=0), starts])
     pull = w.add("Gather", [w.constant(pulls.reshape(P * S, k * J)), number], axis=0)
-    repeated = w.constant(np.tile(weights, (k, 1)).T), w.constant(np.tile(constant, k))
-    shares = w.add("Mul", [pull, w.add("Gemm", [joined, *repeated], transA=1)])  # (P, rows, k x J)
-    back = np.zeros((m, k))
-    back[block.outputs, np.arange(k)] = -block.unit
+    repeated = excess if k == 1 else w.rows(excess, [*range(J)] * k)
+    shares = w.add("Mul", [pull, w.add("Transpose", [repeated])])  # (P, rows, k x J)
     if P == 1:
-        moves, back = [shares], np.repeat(back, J, axis=1)
+        moves, back = [shares], np.repeat(-np.diag(block.unit), J, axis=1)
     else:
         move = w.add("MatMul", [shares, w.constant(np.repeat(np.eye(k), J, axis=0))])
         cost = w.reduced("ReduceSum", w.add("Mul", [move, move]), 2)
         fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-_SHORT))])
         moves = _ranked(w, move, w.add("Where", [fine, cost, w.number(_FAR)]), min(P, ranks), k)
-
-    def added(move: str) -> Callable[[str], str]:
-        return lambda answers: _pinned(w, block, w.add("Gemm", [w.constant(back), move, answers], transB=1), m)
-
-    return [added(move) for move in moves]
+        back = -np.diag(block.unit)
+    points = [w.add("Gemm", [w.constant(back), move, z], transB=1) for move in moves]
+    return [_pinned(w, block, point) for point in points]
 
 
 def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
