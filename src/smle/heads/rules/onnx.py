@@ -14,7 +14,7 @@ from smle.nearest.alternatives import KEPT, Block
 from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.labels import label_points
-from smle.nearest.onnx.numbers import PIECES, number_points
+from smle.nearest.onnx.numbers import number_points
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.stacks import stacks_of
 from smle.nearest.onnx.writer import Writer
@@ -64,7 +64,7 @@ def _given(w: Writer, program: Candidates) -> str:
 def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: int) -> list[str]:
     """Return allowed points (m, rows) near answers in float64, nearest first."""
     blocks = [part for part in program.proposals.parts if isinstance(part, Block)]
-    found = [(stack.outputs, number_points(w, stack, given, ranks)) for stack in stacks_of(w, blocks, gates, PIECES)]
+    found = [(stack.outputs, number_points(w, stack, given, ranks)) for stack in stacks_of(w, blocks, gates)]
     for part in program.proposals.parts:
         if isinstance(part, LabelBlock):
             found.append((part.outputs, [label_points(w, part, given, gates)]))

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import AT, Block
+from smle.nearest.alternatives import Block
 from smle.nearest.onnx.faces import Piece
 from smle.nearest.onnx.stacks import Stack
 from smle.nearest.onnx.writer import Writer
 from smle.nearest.polyhedra import steps_of
 from smle_check.onnx.graph import DOUBLE, FLOAT
 
-__all__ = ["PIECES", "number_points"]
+__all__ = ["number_points"]
 
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-PIECES = 16  # so many choices of a literal per clause are all tried
+_LIKELY, _MOST_CLAUSES = 32, 1024  # further pieces where not all are tried; clauses that are looked at for them
 _SHORT = 1e-5  # what is no excess, in float32
 _DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
@@ -33,13 +32,11 @@ def number_points(w: Writer, stack: Stack, given: str, ranks: int) -> list[str]:
     """Return allowed points (k x blocks, rows) near the given answers (m, rows), nearest first."""
     block, clauses = stack.block, stack.clauses
     if stack.pieces:
-        return [stack.apart(point) for point in _polyhedra(w, stack, stack.pieces, given, ranks)]
+        return [stack.values(point) for point in _polyhedra(w, stack, stack.pieces, given, ranks)]
     k = block.N.shape[1]
-    z = stack.answers(given)
-    z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, (on, rules) = _bounds(w, stack), stack.rules()
+    z, b, (on, rules) = stack.answers(given), _bounds(w, stack), stack.rules()
     nearest = _box if block.is_box else _split
-    if prod(len(clause) for clause in [own for own in clauses if len(own) > 1][:PIECES]) <= PIECES:
+    if stack.tries_all:
         imposed, P = _every_piece(w, clauses, rules, on, len(block.N))
         points, cost = nearest(w, block, z, b, imposed, P)
     else:
@@ -54,22 +51,7 @@ def number_points(w: Writer, stack: Stack, given: str, ranks: int) -> list[str]:
         points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
         P = 2 * P
     ranked = [w.shaped(points, -1, k)] if P == 1 else _ranked(w, points, cost, min(P, ranks), k)
-    turned = [w.add("Transpose", [point]) for point in ranked]
-    if not block.is_box:
-        turned = [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in turned]
-    return [stack.apart(point) for point in turned]
-
-
-def _pinned(w: Writer, block: Block, point: str) -> str:
-    """Return points (k, rows) with the number itself where a single one is allowed and it is near."""
-    for _, column, value in block.pins:
-        own = np.arange(len(block.unit))[:, None] == column
-        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / block.unit)])]), 0, keep=True)
-        noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
-        away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
-        near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
-        point = w.add("Where", [near, w.number(value), point])
-    return point
+    return [stack.values(w.add("Transpose", [point])) for point in ranked]
 
 
 def _every_piece(
@@ -96,8 +78,8 @@ def _likely_pieces(
     """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
     J = len(block.N)
     excess = w.add("Sub", [w.product(block.N, at), b])
-    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * PIECES]
-    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), 2 * PIECES)
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][:_MOST_CLAUSES]
+    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), _LIKELY)
     members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
     padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
     listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
@@ -179,10 +161,10 @@ def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: 
     # What rows exceed, with room for a cast: by answers and their sizes, by inputs and theirs.
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
     bound, slope = stack.affine_bounds()
-    rows, share = N / block.unit, np.repeat(room, len(bound) // J, axis=0)
-    tiny = np.repeat(block.unpinned * (np.abs(N) @ (_TINY / block.unit)), len(bound) // J)
-    constant = share[:, 0] * np.abs(bound) - bound + tiny
-    weights = w.constant(np.concatenate([rows, room * np.abs(rows)], axis=1))
+    share = np.repeat(room, len(bound) // J, axis=0)
+    tiny = block.unpinned[:, None] * (np.abs(N) @ (_TINY / stack.unit.reshape(k, -1)))
+    constant = share[:, 0] * np.abs(bound) - bound + tiny.reshape(-1)
+    weights = w.constant(np.concatenate([N, room * np.abs(N)], axis=1))
     if slope.any():
         x, slope = _inputs(w, block, slope)
         both = w.constant(np.concatenate([slope, share * np.abs(slope)], axis=1))
@@ -212,15 +194,14 @@ def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: 
     repeated = excess if k == 1 else w.rows(excess, [*range(J)] * k)
     shares = w.add("Mul", [pull, w.add("Transpose", [repeated])])  # (P, rows, k x J)
     if P == 1:
-        moves, back = [shares], np.repeat(-np.diag(block.unit), J, axis=1)
+        moves, back = [shares], np.repeat(-np.eye(k), J, axis=1)
     else:
         move = w.add("MatMul", [shares, w.constant(np.repeat(np.eye(k), J, axis=0))])
         cost = w.reduced("ReduceSum", w.add("Mul", [move, move]), 2)
         fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-_SHORT))])
         moves = _ranked(w, move, w.add("Where", [fine, cost, w.number(_FAR)]), min(P, ranks), k)
-        back = -np.diag(block.unit)
-    points = [w.add("Gemm", [w.constant(back), move, z], transB=1) for move in moves]
-    return [_pinned(w, block, point) for point in points]
+        back = -np.eye(k)
+    return [w.add("Gemm", [w.constant(back), move, z], transB=1) for move in moves]
 
 
 def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
