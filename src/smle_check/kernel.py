@@ -47,7 +47,7 @@ def multipliers_of(value: Any, allowed: set[int], what: str, work: Work) -> dict
 
 
 def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None, weight: Fraction) -> bool:
-    """Whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
+    """Return whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
     for fmt in FORMATS:
         rows = [(spec.rows[r].terms, spec.rows[r].compared[fmt][0]) for r in mu]
         weights = list(mu.values())

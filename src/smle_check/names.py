@@ -46,7 +46,7 @@ def visible(name: str) -> str:
 
 
 def is_plain(c: str) -> bool:
-    """Whether a character is plainly visible."""
+    """Return whether a character is plainly visible."""
     if c.isascii() or SIGNS.match(c):
         return c.isprintable() and c != "\\"
     known = LATIN.match(c) or OTHER.match(c) or ASIAN.match(c)
@@ -54,7 +54,7 @@ def is_plain(c: str) -> bool:
 
 
 def looks_latin(c: str) -> bool:
-    """Whether a Greek or Cyrillic letter, accents aside, looks like a Latin one."""
+    """Return whether a Greek or Cyrillic letter, accents aside, looks like a Latin one."""
     return ALIKE.get(ord(unicodedata.normalize("NFD", c)[0]), "\xff").isascii()
 
 

@@ -32,7 +32,7 @@ def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) ->
 
 
 def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]) -> bool:
-    """Whether a constant output satisfies one literal of the clause for every input of the domain."""
+    """Return whether a constant output satisfies one literal of the clause for every input of the domain."""
     for literal in clause:
         excess = sum(v * y[j] for j, v in literal.y.items()) - literal.bound
         for k, v in literal.x.items():

@@ -84,7 +84,7 @@ class OutputStep(NamedTuple):
 
 
 def has_step(entry: Any) -> bool:
-    """Whether an input or an output is stated as one of a grid head."""
+    """Return whether an input or an output is stated as one of a grid head."""
     return isinstance(entry, dict) and "step" in entry
 
 

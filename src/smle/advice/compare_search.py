@@ -237,7 +237,7 @@ class _Search:
                 yield [*rows, *(HalfSpace(((self.decider.d + k, -ONE),), Fraction(0)) for k in pair)]
 
     def _within(self, rows: list[HalfSpace], region: Polytope) -> bool:
-        """Whether rows of the first specification are proved to lie in a region of the second."""
+        """Return whether rows of the first specification are proved to lie in a region of the second."""
         try:
             return all(
                 self.decider.find([*self.pinned, *rows, *self._as_read(OneOf((row.negated(),))).options]) is None

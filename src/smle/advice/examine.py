@@ -216,7 +216,7 @@ class _CellCheck:
         return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
     def _clashes(self, cell: tuple[int, ...]) -> bool:
-        """Whether rules contradict each other in a cell; a conflict is noted."""
+        """Return whether rules contradict each other in a cell; a conflict is noted."""
         for regions in (cell, *((*cell, r) for r in self.ungated)):
             active = frozenset(self._rules(regions))
             if any(known <= active for known in self.clashing):

@@ -51,7 +51,7 @@ class Meeting:
                 self._anywhere[g] += [] if asked is not None else [r]
 
     def is_open(self, region: Polytope) -> bool:
-        """Whether some input surely lies in a region; False: only a search can tell."""
+        """Return whether some input surely lies in a region; False: only a search can tell."""
         box = self._box(region)
         return box.is_whole and not box.is_empty
 
@@ -102,7 +102,7 @@ class Meeting:
 
 
 def _joined(first: _Box, second: _Box) -> bool:
-    """Whether two boxes have an input in common."""
+    """Return whether two boxes have an input in common."""
     if first.is_empty or second.is_empty:
         return False
     for g, members in first.members.items():

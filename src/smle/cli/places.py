@@ -27,7 +27,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a certifie
 
 
 def is_onnx(model: Path) -> bool:
-    """Whether this is an exported ONNX file rather than a model folder."""
+    """Return whether this is an exported ONNX file rather than a model folder."""
     return model.suffix.lower() == ".onnx" and not model.is_dir()
 
 

@@ -176,7 +176,7 @@ def _sizes(value: Any) -> list[int | str | None]:
 
 
 def _is_wide(value: Any) -> bool:
-    """Whether an input has other than one column."""
+    """Return whether an input has other than one column."""
     return _sizes(value)[1] != 1
 
 

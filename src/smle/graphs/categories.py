@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 def has_categories(model: Any) -> bool:
-    """Whether a fitted model is HistGradientBoosting with categorical features."""
+    """Return whether a fitted model is HistGradientBoosting with categorical features."""
     mask = getattr(model, "is_categorical_", None)
     return type(model).__name__.startswith("HistGradientBoosting") and mask is not None and bool(np.any(mask))
 

@@ -179,7 +179,7 @@ def _trees(model: Any) -> Iterator[tuple[npt.NDArray[Any], ...]]:
 
 
 def _is_logarithm(model: Any) -> bool:
-    """Whether gradient boosting predicts logarithms (Poisson, gamma), which its converter forgets."""
+    """Return whether gradient boosting predicts logarithms (Poisson, gamma), which its converter forgets."""
     link = getattr(getattr(model, "_loss", None), "link", None)
     return type(model).__name__.startswith("HistGradient") and type(link).__name__ == "LogLink"
 

@@ -89,7 +89,7 @@ class Prover:
         return self.one_hot[number - len(self.rows)]
 
     def refutes(self, multipliers: Multipliers, complement: GuardRow | None = None) -> bool:
-        """Whether the multipliers are a proof, in every format."""
+        """Return whether the multipliers are a proof, in every format."""
         for fmt in FORMATS:
             spaces = [(self.half_space(r, complement, fmt), m) for r, m in multipliers]
             lower, upper = self.boxes[fmt]

@@ -45,7 +45,7 @@ class Consistency:
         ]
 
     def has_x_terms(self, rules: Iterable[int]) -> bool:
-        """Whether the requirement of some rule mentions an input."""
+        """Return whether the requirement of some rule mentions an input."""
         return any(
             literal.inputs
             for r in rules

@@ -410,5 +410,5 @@ def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical
 
 
 def is_integer(item: NumericInput | Categorical) -> bool:
-    """Whether an input takes whole numbers only, in each of its columns."""
+    """Return whether an input takes whole numbers only, in each of its columns."""
     return isinstance(item, Categorical) or item.integer

@@ -71,7 +71,7 @@ class CellSearch:
         return any(self._is_forced(r, active) for r in _members(excluded) if self._forced[r])
 
     def _possible(self, active: tuple[int, ...]) -> bool:
-        """Whether the newest region may be active together with the others; a new conflict is remembered."""
+        """Return whether the newest region may be active together with the others; a new conflict is remembered."""
         newest, mask = active[-1], _mask(active)
         if self._enemies[newest] & mask or any(m & mask == m for m in self._larger[newest]):
             return False
@@ -119,7 +119,7 @@ class CellSearch:
         return tuple(sorted(chosen))
 
     def _admit(self, active: tuple[int, ...], gated: Sequence[int]) -> bool:
-        """Whether no known or new implication forbids the signature."""
+        """Return whether no known or new implication forbids the signature."""
         mask = _mask(active)
         others = [k for k in gated if not mask >> k & 1]
         if any(self._is_forced(k, mask) for k in others):
@@ -203,14 +203,14 @@ class _Pool:
         self._inside = np.concatenate([self._inside, self._signatures(point)])
 
     def holds(self, active: Sequence[int], without: int | None = None) -> bool:
-        """Whether some point lies in all active regions, and outside the given one."""
+        """Return whether some point lies in all active regions, and outside the given one."""
         rows = self._inside[:, list(active)].all(axis=1)
         if without is not None:
             rows &= ~self._inside[:, without]
         return bool(rows.any())
 
     def matches(self, active: Sequence[int], others: Sequence[int]) -> bool:
-        """Whether some point lies in the active regions and in none of the others."""
+        """Return whether some point lies in the active regions and in none of the others."""
         inside = self._inside[:, list(active)].all(axis=1)
         return bool((inside & ~self._inside[:, list(others)].any(axis=1)).any())
 

@@ -121,7 +121,7 @@ def _weights_digest(data: bytes) -> str | None:
 
 
 def _says(data: bytes | None, description: Mapping[str, Any]) -> bool:
-    """Whether bytes are the JSON text of a description."""
+    """Return whether bytes are the JSON text of a description."""
     try:
         return data is not None and bool(json.loads(data) == description)
     except (ValueError, RecursionError):

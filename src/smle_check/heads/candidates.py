@@ -224,7 +224,7 @@ class Safe:
         raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
 
     def by_member(self, clause: list[Literal], region: int) -> bool:
-        """Whether a clause holds in a region for each member of a group, with any of its literals each."""
+        """Return whether a clause holds in a region for each member of a group, with any of its literals each."""
         forms = [(*self.form(without_zeros(literal), region), literal.strict) for literal in clause]
         groups = {self.facts.boxes.group.get(k) for form, _, _ in forms for k in form} - {None}
         for g in sorted(g for g in groups if g is not None):
@@ -239,7 +239,7 @@ class Safe:
         return False
 
     def is_off(self, label: int) -> bool:
-        """Whether a label is proved to be off wherever this leaf serves."""
+        """Return whether a label is proved to be off wherever this leaf serves."""
         off = Literal({label: Fraction(1)}, {}, Fraction(0), True)
         found = self.excess(off, None, [])
         return found is None or found < 0

@@ -67,7 +67,7 @@ class Clip(NamedTuple):
 
 
 def is_limit(clause: list[Literal]) -> bool:
-    """Whether a clause limits a single output, so that a clip settles it."""
+    """Return whether a clause limits a single output, so that a clip settles it."""
     return len(clause) == 1 and sum(map(bool, clause[0].y.values())) == 1
 
 

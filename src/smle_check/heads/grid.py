@@ -88,12 +88,12 @@ def listed_of(spec: Lattice) -> Listed:
 
 
 def reads_numbers(spec: Lattice, literal: Literal) -> bool:
-    """Whether a literal reads an input without a step."""
+    """Return whether a literal reads an input without a step."""
     return any(spec.input_steps[j] is None for j in literal.x)
 
 
 def in_range(spec: Lattice, clause: list[Literal]) -> bool:
-    """Whether the range of its output settles a clause: one literal, with one output and no input."""
+    """Return whether the range of its output settles a clause: one literal, with one output and no input."""
     if len(clause) != 1 or clause[0].x or len(clause[0].y) != 1:
         return False
     literal = clause[0]
@@ -149,7 +149,7 @@ def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tupl
 
 
 def is_power(value: Fraction) -> bool:
-    """Whether a number is a power of two, with its sign, that no product underflows with."""
+    """Return whether a number is a power of two, with its sign, that no product underflows with."""
     size = abs(value)
     odd = (part & (part - 1) for part in (size.numerator, size.denominator))
     return not any(odd) and size >= SMALLEST_COEFFICIENT

@@ -128,7 +128,7 @@ class Boxes:
         return None if self.is_empty(known) else known
 
     def is_empty(self, known: Known) -> bool:
-        """Whether no input is left."""
+        """Return whether no input is left."""
         if any(low > high for low, high in known.ends.values()):
             return True
         return any(not self.count(g, members) for g, members in known.members.items())

@@ -125,7 +125,7 @@ def decoded(text: Any, what: str) -> bytes:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written as UTF-8 (JSON allows halves of characters)."""
+    """Return whether a string can be written as UTF-8 (JSON allows halves of characters)."""
     return not any(0xD800 <= ord(c) < 0xE000 for c in value)
 
 

@@ -83,7 +83,7 @@ class Grid(Printer):
         return self.program.doubles(name, floats_of(self.tensors[name]), (count, 1))
 
     def scaled(self, name: str) -> bool:
-        """Whether some numbers of a part of the steps are not 1."""
+        """Return whether some numbers of a part of the steps are not 1."""
         return any(value != 1 for value in floats_of(self.tensors[name]))
 
     def number(self, name: str, value: float) -> str:
@@ -111,7 +111,7 @@ class Grid(Printer):
         return p.add("Where", [marks, whole, real], "read/inputs")
 
     def bits(self, read: str) -> None:
-        """Whether rows hold (rows, batch), and which regions are active (regions, batch)."""
+        """Return whether rows hold (rows, batch), and which regions are active (regions, batch)."""
         p, used = self.program, rows_of(self.spec, self.gated)
         self.used = {row: i for i, row in enumerate(used)}
         if not used:

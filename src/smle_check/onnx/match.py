@@ -62,7 +62,7 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
 
 
 def is_flag(column: str, graph: Graph) -> bool:
-    """Whether a column says that an input of the graph is missing."""
+    """Return whether a column says that an input of the graph is missing."""
     name = column.removesuffix(flag_of(""))
     return name != column and name in graph.inputs
 

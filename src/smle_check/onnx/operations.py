@@ -172,7 +172,7 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
 
 
 def is_one_of_two(signatures: Tensor) -> bool:
-    """Whether there is one gated region, with a head where it is active and another where it is not."""
+    """Return whether there is one gated region, with a head where it is active and another where it is not."""
     return signatures.shape == (2, 1) and signatures.data == b"\x01\x00"
 
 

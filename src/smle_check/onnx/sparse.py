@@ -9,7 +9,7 @@ Put = Callable[[str, list[float], tuple[int, ...]], str]
 
 
 def is_sparse(forms: Sequence[Mapping[int, float]], width: int) -> bool:
-    """Whether rows are better added up term by term: the matrix is large, and has few numbers."""
+    """Return whether rows are better added up term by term: the matrix is large, and has few numbers."""
     size = len(forms) * width
     return size > DENSE and 16 * sum(2 * len(form) + 1 for form in forms) < size
 
