@@ -63,7 +63,7 @@ class GuardRow:
 
 
 def domain_box(spec: Specification, fmt: Binary) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
-    """Return the domain as inputs of the format see it: its ends rounded to nearest."""
+    """Return the domain for inputs of a format, its ends rounded to nearest."""
     return _rounded(spec.lower, fmt), _rounded(spec.upper, fmt)
 
 

@@ -40,7 +40,7 @@ class ClippedUnits:
         return cls(values, tensors, inside, low, ~inside & ~low, served)
 
     def _heads(self) -> Iterator[tuple[Any, Array, Array | None, bool]]:
-        """Yield for each head its rows, its weight (m, units), its passthrough (m, d), and whether it is the free one."""
+        """Yield for each head its rows, weight (m, units), passthrough (m, d), and whether it is the free one."""
         weight, passed = self.tensors["heads.weight"], self.tensors.get("heads.passthrough")
         cell = self.values.get("cell", np.zeros(len(self.inside), dtype=np.intp))
         for head in np.unique(cell[self.served]):
