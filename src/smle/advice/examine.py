@@ -84,7 +84,7 @@ def diagnose_arrays(
 
 @contextmanager
 def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """If no model was found because rules contradict each other, raise an error with a smallest conflict and an input."""
+    """If no model was found because rules contradict each other, raise an error that names a smallest conflict."""
     try:
         yield
     except (ContradictionError, NotCertifiedError) as error:
