@@ -223,7 +223,7 @@ def _solve_block(
 
 
 def _is_end(clause: Clause) -> bool:
-    """Whether a clause is a constant end of one output."""
+    """Return whether a clause is a constant end of one output."""
     return len(clause.literals) == 1 and not clause.literals[0].inputs and len(clause.literals[0].outputs) == 1
 
 

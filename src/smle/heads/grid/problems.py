@@ -193,7 +193,7 @@ class Problem:
         return np.inf if x is None else float(x[slack])
 
     def is_feasible(self) -> bool:
-        """Whether some answer seems to obey."""
+        """Return whether some answer seems to obey."""
         return _solved(self) is not None
 
 

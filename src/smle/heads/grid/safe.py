@@ -271,7 +271,7 @@ def prove(
 
 
 def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> bool:
-    """Whether some answer obeys some rules at one input (d,), in whole numbers or at all; in floats."""
+    """Return whether some answer obeys some rules at one input (d,), in whole numbers or at all; in floats."""
     part = Part(x, x)
     problem = Problem(search, part, affine=False)
     for row in search.ranges:

@@ -293,7 +293,7 @@ def _refusal(
 
 
 def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, ...]) -> bool:
-    """Whether an input satisfies the oblique conditions of a region as they are stated."""
+    """Return whether an input satisfies the oblique conditions of a region as they are stated."""
     rows = [stated.rows[r] for r in stated.regions[region] if len(stated.rows[r].terms) > 1]
     totals = [_dot(row.terms, x) for row in rows]
     return all(total < row.bound if row.strict else total <= row.bound for row, total in zip(rows, totals, strict=True))

@@ -17,7 +17,7 @@ __all__ = ["RULES"]
 
 
 def _has_check(certificate: Certificate) -> bool:
-    """Whether clips are not all: there is a check behind them, and stored safe answers."""
+    """Return whether clips are not all: there is a check behind them, and stored safe answers."""
     return "check.scale" in certificate.tensors
 
 

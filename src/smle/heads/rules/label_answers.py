@@ -144,7 +144,7 @@ class _LabelSearch:
                     break
 
     def is_on(self, i: int) -> bool:
-        """Whether a label is on: as decided, else as is typical."""
+        """Return whether a label is on: as decided, else as is typical."""
         return self.value[i] > 0 or (not self.value[i] and self.typical[i])
 
     def broken(self) -> Clause | None:

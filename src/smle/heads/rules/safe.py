@@ -160,7 +160,7 @@ class _SafeSearch(Scaled):
         return NoSafeAnswer(leaf, rules, found.x if isinstance(found, ExactOptimal) else None)
 
     def meets(self, leaf: Leaf, region: int) -> bool:
-        """Whether a region holds somewhere in a leaf, as far as ranges and members tell."""
+        """Return whether a region holds somewhere in a leaf, as far as ranges and members tell."""
         return any(self.boxes.meeting([*leaf.on, region], fmt, leaf.off) is not None for fmt in FORMATS)
 
     def all_meet(self, leaf: Leaf) -> bool:

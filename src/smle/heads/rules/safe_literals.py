@@ -251,7 +251,7 @@ class LiteralSearch:
         return best
 
     def allows(self, point: SafePoint) -> bool:
-        """Whether an answer leaves room: one that was found elsewhere often does."""
+        """Return whether an answer leaves room: one that was found elsewhere often does."""
         needs = [*self.base, *(need for _, _, need in self.limits)]
         if any(need.slack(point) < self.enough * need.row.roomy for need in needs):
             return False

@@ -70,7 +70,7 @@ def _piece(block: Block, gates: Gates, rows: list[int], needed: list[tuple[int, 
 
 
 def _meets(block: Block, gates: Gates, kept: list[int], tight: tuple[int, ...]) -> bool:
-    """Whether an answer at some input has rows tight, and keeps others."""
+    """Return whether an answer at some input has rows tight, and keeps others."""
     bound, slope = block.affine_bounds()
     used = np.flatnonzero(slope.any(axis=0))
     free = np.full(len(block.outputs), np.inf)
