@@ -1,4 +1,4 @@
-"""The search over literals, one of each clause: branch and bound with a callback, and a MILP for constant outputs."""
+"""Chooses one literal of each clause: branch and bound with a callback, and a MILP for constant outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Literal = TypeVar("Literal")
 
 @dataclass(frozen=True, eq=False)
 class SearchNode(Generic[Answer, Literal]):
-    """The cheapest answer under the chosen literals, its cost, and the literals of a clause that it breaks, if any."""
+    """The cheapest answer under the chosen literals, its cost, and the literals of a clause it breaks, if any."""
 
     cost: float
     answer: Answer
@@ -31,7 +31,7 @@ class SearchNode(Generic[Answer, Literal]):
 
 @dataclass(frozen=True, eq=False)
 class ChosenLiterals(Generic[Answer]):
-    """The best answer, None if none was found. `ended`: there is no better one; otherwise the limit cut the search."""
+    """The best answer, or None. If `ended`, there is no better one; otherwise the limit cut the search."""
 
     answer: Answer | None
     cost: float
@@ -50,12 +50,12 @@ def branch_and_bound(
     """Return the cheapest answer that breaks no clause.
 
     Args:
-        solve: Returns the cheapest answer under the chosen literals, None if there is none. More literals never make
-            it cheaper, so its cost bounds what follows. A broken clause is branched on, its first literal first.
-        max_nodes: How often to call `solve` at most.
+        solve: Returns the cheapest answer under the chosen literals, or None if there is none. More literals never make
+            it cheaper, so its cost is a bound. A broken clause is branched on, its first literal first.
+        max_nodes: The most calls of `solve`.
         below: Only answers that cost less count.
-        enough: The search ends with the first answer that costs no more than this.
-        best_first: Go on from the cheapest node; otherwise from the latest, depth first.
+        enough: End with the first answer that costs no more than this.
+        best_first: Continue from the cheapest node; otherwise depth first.
     """
     best: Answer | None = None
     cost, nodes, count = below, 0, 0
@@ -82,8 +82,8 @@ def choose_literals(
 ) -> npt.NDArray[np.intp] | None:
     """Return for each clause the literal that holds best at a constant output with room in one literal of each.
 
-    A MILP over the output, its distance from `near`, the room, and one binary per literal. The room counts most. None:
-    no such output was found.
+    A MILP over the output, its distance from `near`, the room, and one binary per literal. Room counts most. None if no
+    such output was found.
 
     Args:
         g: Literals `g.y <= h`, (k, m).

@@ -1,4 +1,4 @@
-"""Equalities, solved once: k = B u + T kx + t, whole numbers all, for whatever whole numbers u the free outputs are."""
+"""Solves equalities once: k = B u + T kx + t, in whole numbers, for any whole numbers u of the free outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reduction:
 
 
 def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, Comparison]]:
-    """Return the rules that state equalities everywhere, alone or with one before, and one inequality of each."""
+    """Return the rules that state equalities everywhere, alone or with an earlier one, and one inequality of each."""
     made: dict[int, Comparison] = {}
     found, known = [], set()
     for r, rule in enumerate(spec.rules):

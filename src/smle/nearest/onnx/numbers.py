@@ -1,4 +1,4 @@
-"""Nearest allowed points as nodes of ONNX, for many rows at once; one row per output, (k, rows)."""
+"""Nearest allowed points as ONNX nodes, for many rows at once; one row per output, (k, rows)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from smle_check.onnx.graph import DOUBLE, FLOAT
 __all__ = ["number_points"]
 
 Array = npt.NDArray[Any]
-_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
-_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES = 16  # so many choices of a literal per clause are all tried
-_SHORT = 1e-5  # what is no excess, in float32
-_DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that never binds
+_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice the rounding of a float32, and near zero
+_PIECES = 16  # up to this many choices of a literal per clause are all tried
+_SHORT = 1e-5  # tolerance of an excess, in float32
+_DENSE = 256  # outputs, or rows, beyond which matrices are not multiplied or inverted in advance
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
 def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int) -> list[Callable[[str], str]]:
-    """Return what puts allowed points near the given answers (m, rows) into answers, nearest first."""
+    """Return functions that put allowed points near the given answers (m, rows) into answers, nearest first."""
     k = block.N.shape[1]
     clauses = [block.members(c) for c in range(len(block.parts))]
     several = [clause for clause in clauses if len(clause) > 1]
@@ -48,9 +48,9 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
     else:
         imposed, P = _likely_pieces(w, block, clauses, rules, on, z, b)
         points, cost = nearest(w, block, z, b, imposed, P)
-        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        # Literals that look best from the answer may conflict: choose again from the point found.
         (found,) = _ranked(w, points, cost, 1, k)
-        # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
+        # onnxruntime before 1.31 fuses a transposition and a float64 product into an operator it lacks.
         found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
         imposed, P = _likely_pieces(w, block, clauses, rules, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
@@ -64,7 +64,7 @@ def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int)
 
 
 def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
-    """Return points (k, rows), or (m, rows), with the number itself where a single one is allowed and it is near."""
+    """Return points (k, rows), or (m, rows), with pinned outputs set to their number if it is near."""
     unit, places = (block.unit, np.arange(len(block.unit))) if m is None else (np.full(m, np.inf), block.outputs)
     unit[places] = block.unit
     for _, column, value in block.pins:
@@ -98,7 +98,7 @@ def _every_piece(
 def _likely_pieces(
     w: Writer, block: Block, clauses: Sequence[Sequence[int]], rules: Sequence[int], on: str | None, at: str, b: str
 ) -> tuple[str, int]:
-    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    """Impose the literal of each clause broken least at a point; further pieces use the second best of one clause."""
     J = len(block.N)
     excess = w.add("Sub", [w.product(block.N, at), b])
     several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
@@ -133,7 +133,7 @@ def _likely_pieces(
 
 
 def _bounds(w: Writer, block: Block) -> str:
-    """Return b (J, rows) or (J, 1): N z <= b."""
+    """Return b (J, rows) or (J, 1), with N z <= b."""
     bound, slope = block.affine_bounds()
     if not slope.any():
         return w.column(bound)
@@ -146,7 +146,7 @@ def _bounds(w: Writer, block: Block) -> str:
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
     """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
 
-    Inputs that are numbers are values themselves. What rows look up by category is one value for each such row.
+    Numeric inputs are values themselves. What rows look up by category is one value for each such row.
     """
     used = slope.any(axis=0)
     numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
@@ -177,12 +177,12 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
 def _polyhedra(
     w: Writer, block: Block, given: str, gates: Gates, pieces: list[Piece], ranks: int
 ) -> list[Callable[[str], str]]:
-    """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
+    """Try the sets of rows that can be tight in every piece; of each piece, take the one of its nearest point.
 
-    Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
+    The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """
     N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
-    # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
+    # The excess of rows and the room for a cast: one product of answers, inputs, and their sizes.
     bound, slope = block.affine_bounds()
     rows = np.zeros((J, m))
     rows[:, block.outputs] = N / block.unit
@@ -197,7 +197,7 @@ def _polyhedra(
     constant = room[:, 0] * np.abs(bound) - bound + block.unpinned * (np.abs(N) @ (_TINY / block.unit))
     excess = w.add("Gemm", [w.constant(weights), joined, w.column(constant)])
     masked = gates.imposed(w.add("Cast", [excess], to=FLOAT), block)
-    # Sets and rows of all pieces, as many of each as the longest has.
+    # Sets and rows of all pieces, padded to the longest.
     S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
     tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
     for i, piece in enumerate(pieces):
@@ -233,10 +233,9 @@ def _polyhedra(
 
 
 def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return for a set of tight rows a table (J, J) and its pull (k, J), from what rows exceed.
+    """Return for a set of tight rows a table (J, J) and its pull (k, J), applied to the excess of the rows.
 
-    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
-    are >= 0.
+    The table gives multipliers of the rows in the set, and the slack of the others; at the nearest point all are >= 0.
     """
     J, k = N.shape
     own = np.array(tight, dtype=np.intp)
@@ -248,7 +247,7 @@ def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Rows over one output each: the nearest point between two ends."""
+    """Solve rows over one output each: the nearest point between two ends."""
     k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
     ends = []
@@ -280,7 +279,7 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple
 
 
 def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Many rows: steps of a splitting method; then the point at which the rows that bind are tight."""
+    """Solve many rows by a splitting method; then return the point at which the binding rows are tight."""
     N, (J, k) = block.N, block.N.shape
     sizes = w.product(2 * _ROUNDING * np.abs(N), w.add("Abs", [z]))
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
@@ -296,7 +295,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     inner_product = partial(_gram, N)
 
     def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
-        """Conjugate gradients: multipliers at which the tight rows are so."""
+        """Find the multipliers at which the tight rows are tight, by conjugate gradients."""
         multipliers, rest, way = names
         curved = inner.add("Mul", [inner_product(inner, way), tight])
         axes = w.constant(np.array([1], dtype=np.int64))
@@ -338,7 +337,7 @@ def _gram(N: Array, w: Writer, value: str) -> str:
 
 
 def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return points (P, k, rows) near z with N point <= limit, and multipliers: alternating directions."""
+    """Return points (P, k, rows) near z with N point <= limit, and multipliers, by alternating directions."""
     inverse = np.linalg.inv(np.eye(N.shape[1]) + _RHO * N.T @ N)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
@@ -356,7 +355,7 @@ def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str
 
 
 def _ascended(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return the same by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
+    """Like `_alternated`, by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
     length = w.number(1 / float(np.linalg.norm(N, 2)) ** 2)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
