@@ -23,14 +23,9 @@ _OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users install t
 
 
 def require(module: str, what: str) -> Any:
-    """Import a module of an optional package.
+    """Import a module of an optional package, such as `pyarrow.parquet`, or raise MissingDependencyError.
 
-    Args:
-        module: Its name, such as `pyarrow.parquet`.
-        what: What needs it, as the subject of a sentence.
-
-    Raises:
-        MissingDependencyError: If the package is not installed.
+    `what` needs the package; it is the subject of the message.
     """
     try:
         return import_module(module)

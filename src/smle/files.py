@@ -23,9 +23,6 @@ def replacing(*places: Path) -> Iterator[list[Path]]:
 
     A place holds its old file or its new one, never a part; if the block raises, the old one. Parent folders are
     created.
-
-    Raises:
-        OSError: If a folder cannot be created, or a file cannot be moved.
     """
     fresh = [place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in places]
     for place in places:

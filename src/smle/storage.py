@@ -82,8 +82,7 @@ class ModelRecord:
     def changed(self) -> list[str]:
         """Return the parts that differ from what the certificate binds, by role; all if there is none.
 
-        Raises:
-            NotCertifiedError: If there are two models in front of the head.
+        Raises NotCertifiedError if there are two models in front of the head.
         """
         binds = {} if self.certificate is None else self.certificate.document["binds"]
         block = b"" if self.certificate is None else self.certificate.block

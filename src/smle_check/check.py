@@ -55,7 +55,7 @@ def claimed(
 ) -> tuple[str, Claim]:
     """Check everything but the proof: that the certificate is complete, states rules and binds exactly these bytes.
 
-    Returns the kind of head, and what is claimed about it.
+    Returns the kind of head, and what is claimed about it. Raises Rejected if anything is wrong.
 
     Args:
         certificate: The bytes of certificate.json.
@@ -63,9 +63,6 @@ def claimed(
         block: The bytes of certificate.bin.
         files: Other files by role: `onnx`, `model`, `rules`.
         exported: The tensors are those of a head in an ONNX file, whose own certificate binds the backbone there.
-
-    Raises:
-        Rejected: If anything is wrong.
     """
     document = read_sealed(certificate, "certificate.json", (FORMAT, VERSION), FIELDS)
     actual = bindings(tensors, block, files)

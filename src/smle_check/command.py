@@ -21,11 +21,7 @@ class Checked(NamedTuple):
 
 
 def check(path: str | os.PathLike[str]) -> Checked:
-    """Check a model folder, or an ONNX file with its certificate beside it.
-
-    Raises:
-        Rejected: If anything is wrong.
-    """
+    """Check a model folder, or an ONNX file with its certificate beside it. Raises Rejected if anything is wrong."""
     place = os.fspath(path)
     return _check_folder(place) if os.path.isdir(place) else _check_file(place)
 

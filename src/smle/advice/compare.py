@@ -146,9 +146,7 @@ class RulesComparison:
 def compare(old: Specification, new: Specification) -> RulesComparison:
     """Compare two specifications over the same inputs and outputs.
 
-    Raises:
-        RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick, so
-            that equal numbers would not mean the same.
+    Raises RuleError if these differ in names, order or kind, so that equal numbers would not mean the same.
     """
     obstacles, entries = _obstacles(old, new), table_changes(old, new)
     if obstacles:

@@ -144,13 +144,10 @@ class _Search:
         return None, cut_off
 
     def _pair(self, units: list[HalfSpace], allowed: _Allowed) -> Witness | None:
-        """Return a difference of this kind, or None if there is provably none.
+        """Return a difference of this kind, or None if there is provably none. Raises Undecided after too long.
 
         Statements leave out long lists of exclusions that belong to a region; those that a pair breaks are added as
         needed.
-
-        Raises:
-            Undecided: If the search took too long.
         """
         if allowed.fraction is not None:
             found = self._fraction(units, allowed.fraction)

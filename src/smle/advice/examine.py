@@ -41,14 +41,10 @@ def diagnose_arrays(
     *,
     proved: bool | None = None,
 ) -> Diagnosis:
-    """Check a specification, alone or against data.
+    """Check a specification, alone or against inputs X (n, d) and targets y (n, m), labels as 0/1 or probabilities.
 
-    Args:
-        spec: The rules.
-        X: Inputs (n, d) in the order of `spec.columns`, or None.
-        y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
-        proved: Whether a head of rules is proved; None if that was not tried. All cells are examined if it is None or
-            there are few regions.
+    `proved` says whether a head of rules is proved, None if that was not tried. All cells are examined if it is None or
+    there are few regions.
     """
     consistency, meeting = Consistency(spec), Meeting(spec)
     findings, untested = _empty_regions(consistency, meeting)

@@ -23,10 +23,9 @@ _NARROW = 0.01  # share of what the rules allow
 
 
 def require_units(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> None:
-    """Warn about targets that seem to be in other units. Shapes: X (n, d), Y (n, m).
+    """Warn about targets in other units; raise DataError for outliers that prevent learning.
 
-    Raises:
-        DataError: If a few targets are so far from the others that nothing could be learned.
+    Shapes: X (n, d), Y (n, m).
     """
     rows = np.arange(len(Y))
     for name, column in _number_columns(spec):

@@ -131,12 +131,7 @@ class _Tables:
 
 
 def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
-    """Wrap a model for a search.
-
-    Raises:
-        TypeError: If it is of no known kind.
-        ModelFormatError: If there is no ONNX file that can be run.
-    """
+    """Wrap a model for a search. Raises TypeError for an unknown kind, ModelFormatError for a bad ONNX file."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from smle.networks.asked import AskedModule

@@ -32,11 +32,7 @@ def is_onnx(model: Path) -> bool:
 
 
 def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
-    """Load a model folder. If it has no rules, warn that nothing is proved, or refuse it.
-
-    Raises:
-        NotCertifiedError: If a certificate is required and there is none.
-    """
+    """Load a model folder. If it has no rules, warn that nothing is proved, or raise NotCertifiedError."""
     from smle.doors.load import nothing_proved, read_model  # takes seconds
     from smle.errors import NotCertifiedError
 
@@ -71,11 +67,8 @@ def not_read_text(names: list[str]) -> str:
 def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:
     """Raise ModelFormatError unless there is a model folder, or the remains of a certified one.
 
-    Args:
-        model: Where the folder is expected.
-        onnx: Accept an exported file as well.
-        table: The table given with it, to notice if the two were swapped.
-        usage: The command with {model} and {table}, in the right order.
+    With `onnx`, an exported file will do. `table` was given with the model, and `usage` is the command with {model} and
+    {table}, to notice if the two were swapped.
     """
     from smle.errors import ModelFormatError
     from smle.storage import model_files, read_record

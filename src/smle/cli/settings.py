@@ -32,15 +32,9 @@ class TrainSettings:
 
     @classmethod
     def read(cls, path: Path | None, assigned: Sequence[str], given: Mapping[str, Any]) -> TrainSettings:
-        """Return the defaults, overridden by a settings file, then by options (None: not given).
+        """Return the defaults, overridden by a YAML file, then by texts such as `max_epochs=50`, then by options.
 
-        Args:
-            path: A YAML file: `estimator`, `seed`, `test_share`, and parameters of the estimator.
-            assigned: Texts such as `max_epochs=50`.
-            given: Options by name.
-
-        Raises:
-            ValueError: If the file is not readable, or a value does not fit.
+        Options are None if not given. Raises ValueError if the file is not readable, or a value does not fit.
         """
         own: dict[str, Any] = {}
         parameters: dict[str, tuple[Any, str]] = {}
@@ -63,8 +57,7 @@ class TrainSettings:
 def checked_parameters(parameters: Mapping[str, tuple[Any, str]], *kinds: Any) -> list[dict[str, Any]]:
     """Split parameters by class: for each class, those it accepts.
 
-    Raises:
-        ValueError: If a name is unknown or set elsewhere, or its value is invalid.
+    Raises ValueError for unknown names or invalid values.
     """
     from smle.parameters import require_parameters
 

@@ -339,11 +339,7 @@ def _require_one_kind(spec: Specification, rules: Path) -> None:
 
 
 def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> None:
-    """Check the whole table before it is split, so that row counts in errors are those of the file.
-
-    Raises:
-        DataError: If columns are missing, or values are missing, unknown or outside the domain.
-    """
+    """Check the whole table before it is split, so that row counts in a DataError are those of the file."""
     from smle.estimators.scores import encode_targets
     from smle.tables import encode_inputs, require_columns, require_in_domain
 

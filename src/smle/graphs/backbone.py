@@ -30,10 +30,7 @@ def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[
     """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, with its scaling folded in.
 
     The scaling of the inputs goes into the first layer (unless they come `scaled`), trained constant bounds into the
-    last.
-
-    Raises:
-        ModelFormatError: If the weights are not those of an MLP.
+    last. Raises ModelFormatError for other weights.
     """
     prefix = "backbone.backbone." if "backbone.rescale.scale" in weights else "backbone."
     own = {k[len(prefix) :]: v.astype(np.float64) for k, v in weights.items() if k.startswith(prefix)}
@@ -56,11 +53,7 @@ def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[
 
 
 def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str = FEATURES) -> Backbone:
-    """Build the MLP of a model file from Gemm and Relu nodes; it reads the value `source`.
-
-    Raises:
-        ModelFormatError: If the weights are not those of an MLP.
-    """
+    """Build the MLP of a model file from Gemm and Relu nodes; it reads the value `source`."""
     onnx = require("onnx", "ONNX export")
     layers = layers_of(weights, scaled=scaled)
     nodes, initializers = [], []
@@ -159,11 +152,7 @@ def onnx_backbone(
 
 
 def inlined(onnx: Any, graph: Any, scope: Mapping[str, str]) -> tuple[list[Any], list[Any], str]:
-    """Copy the nodes and constants of a graph, with its inputs renamed by `scope`; also return the name of its answer.
-
-    Raises:
-        ModelFormatError: As `onnx_backbone`.
-    """
+    """Copy the nodes and constants of a graph, its inputs renamed by `scope`; also return the name of its answer."""
     copied = _Copy(onnx)
     answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
     return copied.nodes, copied.initializers, answer

@@ -109,11 +109,7 @@ class CheckedFile(NamedTuple):
 
 
 def read_checked(path: FilePath) -> CheckedFile:
-    """Like `check_onnx`, but also return the checked bytes, and the texts bound to them.
-
-    Raises:
-        CertificateError: If the checker rejects it; the message says why.
-    """
+    """Like `check_onnx`, but also return the checked bytes, and the texts bound to them."""
     try:
         data, sealed = smle_check.read_onnx(os.fspath(path))
         result = smle_check.check_onnx(data, sealed)
@@ -153,13 +149,7 @@ def write_certified(
     *,
     monitor: bool,
 ) -> None:
-    """Write head and backbone as ONNX, with the certificate beside it if there are rules.
-
-    Raises:
-        ModelFormatError: If the path is model.onnx in a model folder.
-        NotCertifiedError: If there are rules but no certificate.
-        CertificateError: If the certificate is not accepted.
-    """
+    """Write head and backbone as ONNX, with the certificate beside it if there are rules; raises as `write_onnx`."""
     if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
         raise ModelFormatError(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
@@ -197,12 +187,9 @@ def write_certified(
 
 
 def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
-    """Run a file once before it is called proved, to be sure that a runtime loads it.
+    """Run a file once before it is called proved; raise CertificateError if onnxruntime cannot load or run it.
 
     A backbone with inputs of its own is only loaded, since valid inputs are unknown.
-
-    Raises:
-        CertificateError: If onnxruntime cannot load or run it.
     """
     runtime = require("onnxruntime", "ONNX export")
     options = runtime.SessionOptions()

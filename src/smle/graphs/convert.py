@@ -43,14 +43,8 @@ _REMEDY = (
 def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
     """Yield ONNX models of a fitted estimator: first those that read float32 numbers, then one that reads float64.
 
-    Args:
-        estimator: Anything that skl2onnx or onnxmltools converts.
-        frame: Rows with the columns it was fitted on, as from `smle.tables.frames.frame_of`.
-        scores: How its predictions become what a head reads.
-
-    Raises:
-        ConversionError: If there is no converter, or it fails.
-        MissingDependencyError: If skl2onnx is not installed.
+    `frame` has rows with the columns it was fitted on; `scores` maps its predictions to what a head reads. Raises
+    ConversionError if there is no converter, or it fails.
     """
     from sklearn.compose import ColumnTransformer
 

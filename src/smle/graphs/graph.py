@@ -66,8 +66,7 @@ def certified_program(
 ) -> Program:
     """Return the program of a certified head; `proposals` are checked for each row whose answer breaks a rule.
 
-    Raises:
-        ModelFormatError: If this kind of head has no ONNX program.
+    Raises ModelFormatError if this kind of head has no ONNX program.
     """
     document = certificate.document
     stated = smle_check.Specification(document["specification"], certificate.block)
@@ -101,10 +100,8 @@ def graph_model(
 ) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
 
-    `proposals` compute the candidates that are checked where an answer breaks a rule.
-
-    Raises:
-        RuleError: If a name of the rules is already taken in the graph.
+    `proposals` compute the candidates that are checked where an answer breaks a rule. Raises RuleError if a name of the
+    rules is already taken in the graph.
     """
     onnx = require("onnx", "ONNX export")
     helper = onnx.helper

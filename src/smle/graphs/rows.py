@@ -41,10 +41,8 @@ class _Part(NamedTuple):
 def model_of_rows(data: bytes, columns: Sequence[str]) -> bytes:
     """Return an ONNX model as a model of tables; one that already is stays unchanged.
 
-    The inputs of any other model receive the columns in order, row by row.
-
-    Raises:
-        ModelFormatError: If it reads another number of columns, or has a free size that is not the number of rows.
+    The inputs of any other model receive the columns in order, row by row. Raises ModelFormatError if it reads another
+    number of columns, or has a free size that is not the number of rows.
     """
     session = session_of(data)
     inputs = session.get_inputs()

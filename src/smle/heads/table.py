@@ -23,11 +23,7 @@ def head_for(spec: Specification) -> str:
 
 
 def head_of(certificate: Certificate) -> HeadKind:
-    """Return the head of a certificate.
-
-    Raises:
-        CertificateError: If the kind is unknown.
-    """
+    """Return the head of a certificate. Raises CertificateError if the kind is unknown."""
     if certificate.kind not in HEADS:
         raise CertificateError(f"certificate: unknown kind of head '{certificate.kind[:20]}'.")
     return HEADS[certificate.kind]

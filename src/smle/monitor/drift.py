@@ -82,14 +82,10 @@ class _Found(NamedTuple):
 def compare(
     training: Usage, now: Usage, spec: Specification, *, tolerance: float = 0.005, false_alarms: float = 0.01
 ) -> Comparison:
-    """Find what changed since training.
+    """Find what changed from the counts in training to those now.
 
-    Args:
-        training: Counts of the training rows.
-        now: Counts of the rows to judge.
-        spec: The rules, which say what columns are.
-        tolerance: Call differences of shares up to this size `small`.
-        false_alarms: How often, without any change, something may be called changed.
+    Differences of shares up to `tolerance` are called `small`. Without any change, something is called changed at most
+    with probability `false_alarms`.
     """
     found = [*_tested(training, now, spec)]
     numbers = [n for n, item in enumerate(found) if item.p is not None]

@@ -155,11 +155,7 @@ class Usage:
 
     @classmethod
     def from_json(cls, data: Any) -> Usage:
-        """Read the result of `to_json`.
-
-        Raises:
-            ModelFormatError: If the data are malformed.
-        """
+        """Read the result of `to_json`. Raises ModelFormatError if the data are malformed."""
         try:
             columns = data["columns"]
             return cls(

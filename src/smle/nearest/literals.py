@@ -82,17 +82,9 @@ def choose_literals(
 ) -> npt.NDArray[np.intp] | None:
     """Return for each clause the literal that holds best at a constant output with room in one literal of each.
 
-    A MILP over the output, its distance from `near`, the room, and one binary per literal. Room counts most. None if no
-    such output was found.
-
-    Args:
-        g: Literals `g.y <= h`, (k, m).
-        h: Their bounds, (k,).
-        owner: The clause of each, (k,), from 0 on.
-        near: Where outputs should be, (m,).
-        reach: How far they may be from it, (m,).
-        room: The share of the room that each literal keeps, (k,).
-        most: The most room that is of use.
+    A MILP over the output, its distance from `near` (m,), at most `reach` (m,), the room, and one binary per literal
+    `g.y <= h`. Shapes: g (k, m), h (k,). `owner` (k,) is the clause of each literal, `room` (k,) the share of the room
+    it keeps. Room counts most, up to `most`. None if no such output was found.
     """
     k, m = g.shape
     clauses = int(owner.max()) + 1

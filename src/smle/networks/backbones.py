@@ -83,11 +83,7 @@ class Function(nn.Module):
 
 
 def as_module(backbone: object) -> nn.Module:
-    """Return a module unchanged, or wrap a function.
-
-    Raises:
-        TypeError: If it is neither.
-    """
+    """Return a module unchanged, or wrap a function. Raises TypeError for anything else."""
     if isinstance(backbone, nn.Module):
         return backbone
     if callable(backbone) and not isinstance(backbone, type):
@@ -97,11 +93,7 @@ def as_module(backbone: object) -> nn.Module:
 
 
 def require_width(z: object, units: int) -> Tensor:
-    """Return an embedding if it has the shape (batch, units).
-
-    Raises:
-        ValueError: If not.
-    """
+    """Return an embedding of shape (batch, units), or raise ValueError."""
     if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
         return z
     got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__

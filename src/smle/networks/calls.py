@@ -41,8 +41,7 @@ class Call(nn.Module):
     def of(cls, module: nn.Module, example: Any, *, features: bool) -> Call:
         """Wrap the call of a module with a tensor, a tuple of arguments or a dict of arguments by name.
 
-        Raises:
-            ModelFormatError: If there is no tensor among them.
+        Raises ModelFormatError if there is no tensor among them.
         """
         arguments = _arguments(example)
         names = {"0": "features"} if features else _argument_names(module, len(arguments[0]))
@@ -63,11 +62,7 @@ class Call(nn.Module):
         return self.module(*arguments, **named)
 
     def axes_of(self, shapes: Any) -> list[dict[int, Any]]:
-        """Return the free axes of each tensor; `shapes` has the same structure as the example.
-
-        Raises:
-            ModelFormatError: If it does not.
-        """
+        """Return the free axes of each tensor, or raise ModelFormatError if `shapes` lacks the example's structure."""
         given = trees.tree_flatten_with_path(_arguments(shapes, is_shapes=True), is_leaf=_is_axes)[0]
         known = {trees.keystr(path): axes for path, axes in given}
         ours = [trees.keystr(path) for path in self._paths]
@@ -120,12 +115,10 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 def try_sizes(call: Call, model: Any, *, may_be_fixed: bool) -> None:
-    """Run an exported model with its free axes at other sizes, and compare it with the module.
+    """Run an exported model with its free axes at other sizes; raise ModelFormatError if it differs from the module.
 
-    Sizes at which the module itself fails are skipped. With `may_be_fixed`, the user said which axes are free.
-
-    Raises:
-        ModelFormatError: If the model answers differently or fails, or has fixed an axis that the module does not.
+    It must not fix an axis that the module does not, unless `may_be_fixed`: then the user said which axes are free.
+    Sizes at which the module itself fails are skipped.
     """
     session = session_of(model.SerializeToString())
     sizes = {item.name: item.shape for item in session.get_inputs()}

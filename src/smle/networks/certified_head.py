@@ -84,12 +84,7 @@ class CertifiedHead(nn.Module):
         return self.served.program
 
     def forward(self, features: Tensor, answers: Tensor) -> Tensor:
-        """Return the outputs, on the device of the answers.
-
-        Raises:
-            ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-            TypeError, DataError: If features are not real numbers, or are integers that floats cannot hold.
-        """
+        """Return the outputs, on the device of the answers; raises as `serve`."""
         served = self.served
         if features.requires_grad and not served.moves:
             features = features.detach()

@@ -20,11 +20,8 @@ def is_large(spec: Specification) -> bool:
 def read_features(features: Tensor, *, is_large: bool) -> Tensor:
     """Return features as float32 or float64, with unchanged values: integers as float64.
 
-    Beyond 2^53, float64 skips some integers. If the domain ends before that, such inputs are clamped anyway.
-
-    Raises:
-        TypeError: If features are not real numbers, or are int64 in a compiled program over a larger domain.
-        DataError: If an integer would be rounded.
+    Beyond 2^53, float64 skips some integers. If the domain ends before that, such inputs are clamped anyway; otherwise
+    DataError is raised or, in a compiled program, TypeError.
     """
     numbers = plain_numbers(features)
     if is_large and numbers is not features and features.dtype.itemsize == 8:
@@ -40,11 +37,7 @@ def read_features(features: Tensor, *, is_large: bool) -> Tensor:
 
 
 def plain_numbers(features: Tensor) -> Tensor:
-    """Return features as floats: integers as float64, which skips some beyond 2^53.
-
-    Raises:
-        TypeError: If features are not real numbers.
-    """
+    """Return real features as floats: integers as float64, which skips some beyond 2^53."""
     if features.dtype in (torch.float32, torch.float64):
         return features
     if features.is_complex():

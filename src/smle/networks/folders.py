@@ -69,10 +69,8 @@ def backbone_state(record: ModelRecord) -> dict[str, Tensor]:
 def save_network(network: CertifiedModule, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
     """Write a model folder with backbone, head, rules and certificate; return the certificate.
 
-    An existing certified model is replaced only with `overwrite=True`.
-
-    Raises:
-        NotCertifiedError: If a rule cannot be proved.
+    An existing certified model is replaced only with `overwrite=True`. Raises NotCertifiedError if a rule is not
+    proved.
     """
     spec, module = network.spec, network.backbone
     backbone = module.backbone if isinstance(module, Rescaled | Answers) else module

@@ -72,18 +72,11 @@ def write_network(
 
 
 def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_shapes: Any = None) -> Backbone:
-    """Export any torch module as a backbone with torch.onnx, and try it at other sizes than the example's.
+    """Export any torch module in eval mode as a backbone, and try it at other sizes than the example's.
 
-    Args:
-        module: The backbone; it is exported in eval mode.
-        example: Its arguments, for at least two rows.
-        features: Whether its only argument is the features of the rules.
-        dynamic_shapes: As in `write_network`.
-
-    Raises:
-        MissingDependencyError: If torch.onnx lacks the package onnxscript.
-        ModelFormatError: If torch.onnx cannot export it, the export answers differently at another size, or answers to
-            a row depend on other rows without `dynamic_shapes`.
+    `example` has its arguments for at least two rows; `features` says that its only argument is the features of the
+    rules. Raises ModelFormatError if torch.onnx cannot export it, the export answers differently at another size, or
+    answers to a row depend on other rows without `dynamic_shapes`.
     """
     require("onnxscript", "Exporting a torch backbone")
     module.eval()
@@ -145,11 +138,7 @@ def _rows(spec: Specification) -> torch.Tensor:
 
 @torch.no_grad()
 def _require_rows(call: Call) -> None:
-    """Refuse a module whose answer to a row depends on other rows: the rows of a file are not a sequence.
-
-    Raises:
-        ModelFormatError: If it does.
-    """
+    """Raise ModelFormatError if answers to a row depend on other rows: the rows of a file are not a sequence."""
     count = len(call.tensors[0]) if call.tensors and call.tensors[0].ndim else 0
     try:
         whole = call(*(part.clone() for part in call.tensors))

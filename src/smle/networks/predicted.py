@@ -29,11 +29,7 @@ __all__ = ["encoded_features", "encoded_targets", "evaluating", "plain_tensor", 
 
 
 def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
-    """Return encoded inputs (..., d) of a table by column name, or of an array or tensor by position.
-
-    Raises:
-        DataError: If columns do not match the rules, values are missing or not numbers, or an integer would be rounded.
-    """
+    """Return encoded inputs (..., d) of a table by column name, or of an array or tensor by position."""
     return encode_columns(spec, plain_tensor(X) if isinstance(X, Tensor) else X)
 
 
@@ -56,8 +52,7 @@ def encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
 def readable(spec: Specification, X: Any) -> tuple[Any, SetAside]:
     """Return the readable rows of a table or an array (n, d), and what is wrong with the others.
 
-    Raises:
-        DataError: If columns are missing, or an array has another shape.
+    Raises DataError if columns are missing, or an array has another shape.
     """
     table, reader = as_table(X), Reader(spec)
     if column_names(table) is None:

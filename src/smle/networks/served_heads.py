@@ -151,11 +151,7 @@ def box_digest(ops: Any, tensors: Mapping[str, Array]) -> str:
 
 
 def find_head(key: str) -> ServedHead:
-    """Return the head of a key.
-
-    Raises:
-        CertificateError: If there is none in this process.
-    """
+    """Return the head of a key. Raises CertificateError if there is none in this process."""
     digest, _, serial = key.partition(":")
     found = _alive.get(serial)
     if found is not None and (found.digest == digest or found.live == key):

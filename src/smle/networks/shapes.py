@@ -21,12 +21,7 @@ def spread(features: Tensor, answers: Tensor) -> Tensor:
 
 
 def require_mask(mask: object, shape: tuple[int, ...]) -> Tensor:
-    """Return a mask if it has a bool for every answer.
-
-    Raises:
-        TypeError: If it is not a bool tensor.
-        ValueError: If it has another shape.
-    """
+    """Return a mask if it has a bool for every answer, or raise TypeError or ValueError."""
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(

@@ -25,11 +25,8 @@ SET_ASIDE = "set_aside"
 def loaded(place: str) -> Any:
     """Return the model of a folder or an exported ONNX file; its certificate is checked once per process.
 
-    A folder that has been rewritten is loaded and checked again.
-
-    Raises:
-        CertificateError: If the checker rejects the certificate.
-        NotCertifiedError: If there is none.
+    A folder that has been rewritten is loaded and checked again. Raises CertificateError or NotCertifiedError if the
+    certificate is rejected or missing.
     """
     path = Path(place)
     files = sorted(path.iterdir()) if path.is_dir() else [path, Path(f"{place}.certificate.json")]

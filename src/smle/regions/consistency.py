@@ -77,8 +77,7 @@ class Consistency:
     def clash(self, region: Sequence[HalfSpace], rules: Sequence[int]) -> Clash | None:
         """Return a conflict among rules that are all active on a region, or None if every x has a y.
 
-        Raises:
-            Undecided: If the search was cut off.
+        Raises Undecided if the search was cut off.
         """
         clauses, pairs = self._needs(rules)
         if self.has_x_terms(rules):
@@ -129,10 +128,8 @@ class Consistency:
     def implied_by_others(self, rule: int, others: Sequence[int]) -> tuple[int, ...] | None:
         """Return the rules that already imply a rule on its whole region, or None if it adds something.
 
-        Checks every exclusion of the rule: use it only for rules with at most `EXPANDED_PAIRS`.
-
-        Raises:
-            Undecided: If the search was cut off.
+        Checks every exclusion of the rule: use it only for rules with at most `EXPANDED_PAIRS`. Raises Undecided if the
+        search was cut off.
         """
         stated = self.spec.rules[rule]
         background = [clause for r in others for clause in rule_clauses(self.decider, self.spec.rules[r], r)]

@@ -139,10 +139,8 @@ class Decider:
     ) -> Witness | None:
         """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
-        If None, `core` holds the tags of the clauses and exclusions that the refutation used.
-
-        Raises:
-            Undecided: If the search took too many nodes.
+        If None, `core` holds the tags of the clauses and exclusions that the refutation used. Raises Undecided after
+        too many nodes.
         """
         self._nodes, self._most = 0, MAX_NODES
         start: list[tuple[HalfSpace, Hashable]] = [(unit, None) for unit in units]
@@ -290,10 +288,7 @@ class Decider:
         """Return an x of the region for which no y satisfies the clauses, or None if there is none.
 
         At a point with an answer, the literals that hold there are projected to the inputs. The answer covers that
-        whole polytope, and the search continues outside it.
-
-        Raises:
-            Undecided: If the search or a projection grew too large.
+        whole polytope, and the search continues outside it. Raises Undecided if it grows too large.
         """
         stack: list[list[HalfSpace]] = [[]]
         steps = 0
@@ -357,10 +352,8 @@ class _Symbol:
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
     """Project a polytope onto the remaining variables (Fourier-Motzkin), exactly.
 
-    Rows that lose all variables are dropped: they are true if the polytope has a point, which callers ensure.
-
-    Raises:
-        Undecided: If the projection has too many rows.
+    Rows that lose all variables are dropped: they are true if the polytope has a point, which callers ensure. Raises
+    Undecided if there are too many rows.
     """
     current = list(dict.fromkeys(_canonical(row) for row in rows))
     while True:

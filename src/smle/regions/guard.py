@@ -68,11 +68,7 @@ def domain_box(spec: Specification, fmt: Binary) -> tuple[tuple[Fraction, ...], 
 
 
 def guard_row(row: Row, spec: Specification) -> GuardRow:
-    """Return the guard form of a row.
-
-    Raises:
-        RuleError: If a constant of the row, or the sum that the guard computes, is beyond float32.
-    """
+    """Return the guard form of a row. Raises RuleError if a constant or the computed sum is beyond float32."""
     try:
         if row.is_comparison:
             constants = tuple(constant(row.bound, fmt) for fmt in FORMATS)

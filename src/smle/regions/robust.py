@@ -186,16 +186,8 @@ def roomy_center(
 ) -> tuple[Array, float] | None:  # fmt: skip
     """Return the answer b + V x with the most room t in all rows, and t; with `near`, trade room for nearness.
 
-    Maximizes gain t - cost.|parameters - near|.
-
-    Args:
-        rows: The requirements; `roomy` ones keep the room t.
-        layout: The layout of a head without embedding, whose vector is returned.
-        room: The least and the most room.
-        gain: The worth of room.
-        near: A vector to stay near, if any.
-        cost: The cost of the distance from it, per parameter.
-        fixed: Parameters that must equal `near`.
+    Maximizes gain t - cost.|parameters - near|, with t between the two numbers of `room`, kept by rows that are
+    `roomy`. `layout` is that of a head without embedding, whose vector is returned. `fixed` parameters equal `near`.
     """
     safe = robust_rows(rows, None, layout)
     total, size = safe.A.shape[1], layout.size

@@ -190,10 +190,7 @@ def annex_view(
 ) -> dict[str, Any]:
     """Return one row per point of the annex: what it asks for, what the page covers, and what to add.
 
-    Args:
-        contents: Anchors and titles of the page's sections.
-        proved: Whether the certificate was accepted. If not, nothing is claimed.
-        spec: The rules, which may state their source and owner.
+    `contents` has anchors and titles of the page's sections. Unless `proved`, nothing is claimed.
     """
     said = None if spec is None or not proved else _who_says_so(spec)
     titles = dict(contents)

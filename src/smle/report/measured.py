@@ -73,8 +73,7 @@ class Measured:
 def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
     """Measure a model and its rules on a table.
 
-    Raises:
-        DataError: If input columns are missing or no row lies in the domain.
+    Raises DataError if columns are missing or no row lies in the domain.
     """
     spec = model.specification_
     X = encode_inputs(spec, table)

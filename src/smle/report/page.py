@@ -54,14 +54,9 @@ def stamped() -> dict[str, str]:
 
 
 def require_page(target: Path, kept: Mapping[str, Path]) -> None:
-    """Raise unless the page may be written to `target`: it may replace web pages, but no file that it describes.
+    """Raise ValueError unless the page may be written to `target`.
 
-    Args:
-        target: The file to write.
-        kept: Files to keep, by description.
-
-    Raises:
-        ValueError: If the file is a folder, is one of those to keep, or exists and is not called .html.
+    It may replace web pages, but no folder, and none of the files in `kept`, which are listed by description.
     """
     if target.is_dir():
         raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
@@ -75,11 +70,7 @@ def require_page(target: Path, kept: Mapping[str, Path]) -> None:
 
 
 def write_page(target: Path, text: str) -> None:
-    """Write a file completely or not at all.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a file completely or not at all; an OSError names it."""
     try:
         with replacing(target) as (fresh,):
             fresh.write_text(text, encoding="utf-8")

@@ -47,8 +47,7 @@ NOTHING = About()
 def about_of(stated: Mapping[Any, Any], what: str) -> About:
     """Read the metadata keys of a mapping; line breaks in a text become spaces.
 
-    Raises:
-        RuleError: If a text is empty, too long or not printable, or `since` is not a date.
+    Raises RuleError if a text is empty, too long or not printable, or `since` is not a date.
     """
     found = {}
     for key in ABOUT:

@@ -87,13 +87,10 @@ def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction
 
 
 def affine(node: Node, names: Vocabulary, times: Affine | None = None) -> Affine:
-    """Return a node as an affine form.
+    """Return a node as an affine form. Raises RuleError if it is a condition or not linear, or a name is unknown.
 
     `times`: a form over the inputs, positive in their ranges, to multiply the node by; the node may divide by its
     multiples.
-
-    Raises:
-        RuleError: If the result is not linear, the node is a condition, or a name is unknown.
     """
     total = Affine()
     _accumulate(total, node, Fraction(1), names, times)

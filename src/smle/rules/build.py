@@ -34,11 +34,7 @@ _PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # read without the parser
 
 
 def to_fraction(value: object, what: str) -> Fraction:
-    """Return a number, or the text of one, as an exact rational: 0.1 is one tenth.
-
-    Raises:
-        RuleError: If it is not a finite number.
-    """
+    """Return a finite number, or the text of one, as an exact rational: 0.1 is one tenth."""
     if isinstance(value, str):
         with located(value):
             return _text_number(value, what)

@@ -38,11 +38,7 @@ Terms = list[tuple[Literal, ...]]
 
 
 def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names: Vocabulary) -> Rule:
-    """Compile a rule to its regions and its requirement.
-
-    Raises:
-        RuleError: If the rule is not made of linear conditions; the message names the rule and the part.
-    """
+    """Compile a rule to its regions and its requirement. A RuleError names the rule and the part."""
     try:
         part = "when"
         regions = [()] if when is None else _regions(when, names)
@@ -77,9 +73,7 @@ def regions_of_rule(when: Node | None, names: Vocabulary) -> tuple[Polytope, ...
 def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:
     """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of literals.
 
-    Raises:
-        RuleError: If there would be more than `most` terms, or a term would be too long.
-
+    Raises RuleError if there would be more than `most` terms, or a term longer than `longest`.
     """
     if isinstance(formula, Literal):
         return [(formula,)]

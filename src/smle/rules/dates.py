@@ -28,11 +28,7 @@ def is_date(value: object) -> bool:
 
 
 def day_of(value: object) -> int:
-    """Return the days from 1970-01-01 to a date or the text of a date.
-
-    Raises:
-        RuleError: If the value is not a date, has a time of day, or does not exist.
-    """
+    """Return the days from 1970-01-01 to a date or the text of a date. Raises RuleError for anything else."""
     if isinstance(value, datetime):
         raise RuleError(f"Expected a date without a time of day. Got {value}. Write {value.date()}.")
     if isinstance(value, date):

@@ -38,11 +38,7 @@ class NeverTogether:
         self._stated, self._by_number = pairs, by_number
 
     def numbers(self, labels: Sequence[str]) -> Pairs:
-        """Return sorted, distinct pairs of label numbers.
-
-        Raises:
-            RuleError: If a pair does not name two different labels.
-        """
+        """Return sorted, distinct pairs of label numbers. Raises RuleError for other pairs."""
         stated = self._stated
         if isinstance(stated, Mapping):
             pairs = _from_ranges(stated)
@@ -138,11 +134,7 @@ def ranges_text(pairs: Pairs) -> dict[int, str]:
 
 
 def pairs_from_file(name: str, folder: Path | None) -> NeverTogether:
-    """Read pairs from a file next to the rules file: `.npy` (label numbers) or `.csv` (names or numbers).
-
-    Raises:
-        RuleError: If the file does not exist or does not hold pairs.
-    """
+    """Read pairs from a file next to the rules file: `.npy` (label numbers) or `.csv` (names or numbers)."""
     if folder is None:
         raise RuleError(f"Expected pairs of labels. The file '{name[:80]}' can only be named in a rules file on disk.")
     if Path(name).name != name or Path(name).suffix not in (".npy", ".csv"):

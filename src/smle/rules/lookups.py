@@ -74,11 +74,7 @@ class TableFile:
 
     @classmethod
     def read(cls, name: str, folder: Path | None) -> TableFile:
-        """Read a CSV file whose first row names its columns; the path is relative to the rules file.
-
-        Raises:
-            RuleError: If the file does not exist or is not CSV with a header.
-        """
+        """Read a CSV file whose first row names its columns; the path is relative to the rules file."""
         if folder is None:
             raise RuleError(f"The file '{name[:80]}' can only be named in a rules file on disk.")
         if Path(name).is_absolute() or Path(name).suffix.lower() != ".csv":
@@ -114,9 +110,6 @@ def read_table(name: str, stated: Any, inputs: Mapping[str, Sequence[str]], to_n
             category of the first; or `{key: article, file: TableFile, column: price}`.
         inputs: The categories of the categorical inputs, by name.
         to_number: Reads a number: (value, what it is) -> Fraction.
-
-    Raises:
-        RuleError: If a category is missing and there is no default, or the table cannot be read.
     """
     what = f"Table '{name}'"
     if isinstance(stated, Table):
@@ -252,10 +245,7 @@ def split(
     """Split a rule so that each part looks up by one input at a time; yield (name suffix, `when`, `then`).
 
     All keys but the longest become conditions: `cap[article, region]` becomes `region == north -> cap[article, north]`
-    and so on. Other rules are yielded unchanged.
-
-    Raises:
-        RuleError: If there would be too many rules.
+    and so on. Other rules are yielded unchanged. Raises RuleError if there would be too many rules.
     """
     gates: list[str] = []
     for lookup in (*lookups_in(when), *lookups_in(then)):

@@ -68,26 +68,16 @@ TRUE, FALSE = All(()), Some(())
 
 
 def normal_form(node: Node, names: Vocabulary, *, conjunctive: bool = True) -> Formula:
-    """Return a condition with negations pushed into its comparisons.
+    """Return a condition with negations pushed into its comparisons. Raises RuleError if it is not linear or too large.
 
-    Args:
-        node: The condition.
-        names: What names mean.
-        conjunctive: Write counts as an AND of ORs rather than an OR of ANDs. Choose the form that the result is
-            distributed to next: it then costs nothing more.
-
-    Raises:
-        RuleError: If the node is not a condition, is not linear, uses an unknown name, or grows too large.
+    With `conjunctive`, counts are written as an AND of ORs, otherwise as an OR of ANDs. Choose the form that the result
+    is distributed to next: it then costs nothing more.
     """
     return _Normalizer(names, conjunctive).normal_form(node, True)
 
 
 def counted(node: Call, names: Vocabulary) -> tuple[int, int, tuple[Node, ...]]:
-    """Return the least and most conditions of a count that may hold, and the conditions.
-
-    Raises:
-        RuleError: If the number is missing or not a whole number from 0 on, or there are fewer than two conditions.
-    """
+    """Return the least and most conditions of a count that may hold, and the conditions."""
     kind, count, conditions = node.function, 1, node.arguments
     if kind.endswith("_one"):
         kind = kind.removesuffix("_one")
@@ -205,8 +195,7 @@ class _Normalizer:
 def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
     """Return "a number is one of these" as comparisons: an AND of ORs if `by_gaps`, else an OR of ANDs.
 
-    Raises:
-        RuleError: If the list could be meant as a range.
+    Raises RuleError if the list could be meant as a range.
     """
     operand = node.operand
     if isinstance(operand, Name) and operand.name in names.labels:

@@ -56,11 +56,7 @@ __all__ = [
 
 
 def node_of(value: object) -> Node:
-    """Convert a term, a condition, a number or a string (as a name) to a tree.
-
-    Raises:
-        RuleError: If the value is none of these, or not finite.
-    """
+    """Convert a term, a condition, a finite number or a string (as a name) to a tree, or raise RuleError."""
     if isinstance(value, _Expression):
         return value.node
     if isinstance(value, Node):

@@ -110,12 +110,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 def parse(text: str, functions: Functions | None = None) -> Node:
-    """Read one formula.
-
-    Raises:
-        RuleError: If the text does not follow the grammar; the message says where and what to write instead.
-
-    """
+    """Read one formula. A RuleError says where the text departs from the grammar, and what to write instead."""
     parser = _Parser(text, functions)
     return parser.closed(parser.expression(1))
 

@@ -19,10 +19,8 @@ __all__ = ["divisor_of"]
 def divisor_of(node: Compare, names: Vocabulary) -> Affine | None:
     """Return the factor for both sides of a comparison: a form that is positive in the ranges of its inputs.
 
-    Returns None if nothing is divided by a variable.
-
-    Raises:
-        RuleError: If a divisor may be 0 or is not linear in the inputs, or if divisors differ.
+    Returns None if nothing is divided by a variable. Raises RuleError if a divisor may be 0 or is not linear in the
+    inputs, or if divisors differ.
     """
     found: Affine | None = None
     for quotient, factor in (pair for side in node.operands for pair in divisors(side, names)):

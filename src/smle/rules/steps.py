@@ -121,8 +121,7 @@ def equalities_of(spec: Specification) -> list[Equality]:
 def grid_of(spec: Specification) -> Grid | None:
     """Return steps and ranges, or None if no output has a step and no rule states an equality.
 
-    Raises:
-        RuleError: If a step does not fit, or a range is missing; the message says what to state.
+    If a step does not fit, or a range is missing, a RuleError says what to state.
     """
     from smle.rules.specification import Number
 

@@ -68,7 +68,7 @@ def read_vnnlib(
     inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     outputs: Sequence[Any] | None = None,
 ) -> Specification:
-    """Read VNN-LIB 1.0 files (paths, or texts with a line break) into one specification.
+    """Read VNN-LIB 1.0 files (paths, or texts with a line break) into one specification. A RuleError names the file.
 
     Args:
         sources: Files over the same inputs X_0, X_1, ... and outputs Y_0, Y_1, ...
@@ -76,9 +76,6 @@ def read_vnnlib(
             box around all regions; an input fixed at v gets [v - 1, v + 1]. Regions of more than 1,000 comparisons omit
             those that hold in the whole domain.
         outputs: Names of the outputs, or Number, Label and Choice objects with as many columns.
-
-    Raises:
-        RuleError: If a file cannot be read; the message names the file.
     """
     if not sources:
         raise RuleError("Expected at least one VNN-LIB file. Got none.")
@@ -312,11 +309,7 @@ Expression = str | list["Expression"]
 
 
 def _assertions(text: str) -> tuple[tuple[int, int], list[Node]]:
-    """Return the numbers of declared inputs and outputs, and the assertions.
-
-    Raises:
-        RuleError: If the text is not VNN-LIB 1.0.
-    """
+    """Return the numbers of declared inputs and outputs, and the assertions, of a VNN-LIB 1.0 text."""
     declared: set[tuple[str, int]] = set()
     assertions: list[Node] = []
     for command in _commands(text):

@@ -178,11 +178,7 @@ class Vocabulary:
         return range(places[group.columns[0]], places[group.columns[-1]] + 1)
 
     def missing(self, name: str) -> tuple[Literal, list[Literal]]:
-        """Return "the input is missing" as a literal over its flag, and the literals of its stand-in value.
-
-        Raises:
-            RuleError: If the name is not an input, or the input has no stand-in.
-        """
+        """Return "the input is missing" as a literal over its flag, and the literals of its stand-in value."""
         item = self.inputs.get(name)
         if item is None:
             if name in self.outputs:

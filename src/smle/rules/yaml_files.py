@@ -46,11 +46,7 @@ class _Text(str):
 
 
 def read_file(path: str | os.PathLike[str], functions: Functions | None = None) -> Specification:
-    """Read a rules file; `functions` as in `build`.
-
-    Raises:
-        RuleError: If the file or its contents cannot be read; the message has the file name and line.
-    """
+    """Read a rules file; `functions` as in `build`. A RuleError has the file name and line."""
     if not isinstance(path, str | os.PathLike):
         raise RuleError(f"Expected the path of a rules file. Got {type(path).__name__}.")
     place = Path(path)
@@ -79,10 +75,9 @@ def _file_text(path: Path) -> str:
 
 
 def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | None = None) -> Specification:
-    """Read the text of a rules file; `functions` as in `build`. Files that it names are looked up in `folder`.
+    """Read the text of a rules file; `functions` as in `build`. A RuleError has the line.
 
-    Raises:
-        RuleError: If the text cannot be read; the message has the line.
+    Files that it names are looked up in `folder`.
     """
     if not isinstance(text, str):
         raise RuleError(
@@ -268,12 +263,7 @@ def _number_text(value: Fraction) -> str:
 
 
 def write_yaml(specification: Specification) -> str:
-    """Print a rules file that reads back as an equal specification.
-
-    Raises:
-        RuleError: If outputs are not in the order numbers, labels, choices.
-
-    """
+    """Print a rules file that reads back as an equal specification, with outputs as numbers, labels, choices."""
     order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
     if order != sorted(order):
         raise RuleError(

@@ -31,18 +31,11 @@ def open_session(problem: LinearProgram) -> Session:
 def solve(
     problem: Problem, *, backend: str | None = None, time_limit: float | None = None, node_limit: int | None = None
 ) -> Solution:
-    """Solve a problem once.
+    """Solve a problem once, with a named `backend` or the default for its kind.
 
-    Failures of the back-end are outcomes (`Status.ERROR` with the message), not exceptions.
-
-    Args:
-        problem: The problem.
-        backend: Name of a back-end; by default the one for the kind of problem.
-        time_limit: Seconds, or None. PIQP has only an iteration limit and ignores it.
-        node_limit: Most nodes of an integer search. Unlike seconds, it ends every search at the same place.
-
-    Raises:
-        ValueError: If the back-end does not solve this kind of problem.
+    Failures of the back-end are outcomes (`Status.ERROR` with the message), not exceptions. PIQP has only an iteration
+    limit and ignores `time_limit`, in seconds. `node_limit` bounds an integer search; unlike seconds, it ends every
+    search at the same place. Raises ValueError if the back-end does not solve this kind of problem.
     """
     choices = BACKENDS[type(problem)]
     name = choices[0] if backend is None else backend

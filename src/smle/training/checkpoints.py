@@ -56,11 +56,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        TrainingError: If the file is not one.
-    """
+    """Read a checkpoint. Raises TrainingError if the file is not one."""
     if not is_checkpoint(path):
         raise TrainingError(f"'{path}' is not a checkpoint of smle, or it is damaged. Choose another file.")
     try:
@@ -84,8 +80,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
     """Return the state of an optimizer as named tensors and plain data.
 
-    Raises:
-        TrainingError: If it holds anything else.
+    Raises TrainingError if it holds anything else.
     """
     state = optimizer.state_dict()
     tensors: Tensors = {}

@@ -45,9 +45,7 @@ LOSSES: dict[str, Loss] = {
 def loss_of(choice: str | Loss) -> Loss:
     """Return a loss given by name or as a function.
 
-    Raises:
-        TypeError: If it is neither.
-        ValueError: If the name is unknown.
+    Raises ValueError for an unknown name, TypeError for anything else.
     """
     if isinstance(choice, str):
         if choice not in LOSSES:

@@ -70,18 +70,10 @@ class Broken(NamedTuple):
 def hunt(
     subject: Subject, spec: Specification, *, tries: int, rng: np.random.Generator, starts: FloatArray | None = None
 ) -> tuple[Broken | None, int, tuple[int, ...]]:
-    """Look for an input at which the subject breaks a rule.
+    """Look for an input at which the subject breaks a rule, with about `tries` inputs, starting at `starts` (n, d).
 
-    Args:
-        subject: The program under attack.
-        spec: The rules.
-        tries: About how many inputs may be tried.
-        rng: Random numbers.
-        starts: Encoded inputs (n, d) to begin with.
-
-    Returns:
-        The strongest violation of the first round that has one, how many inputs were tried, and the rules that apply to
-        none of them.
+    Returns the strongest violation of the first round that has one, how many inputs were tried, and the rules that
+    apply to none of them.
     """
     state = _Hunt(subject, spec, rng)
     rounds = state.first(max(1, tries // 2), starts)

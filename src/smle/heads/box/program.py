@@ -43,11 +43,7 @@ class Box(AsksOnce):
 
     @classmethod
     def of(cls, certificate: Certificate) -> Box:
-        """Return the program of a certificate.
-
-        Raises:
-            ModelFormatError: If tensors are missing.
-        """
+        """Return the program of a certificate. Raises ModelFormatError if tensors are missing."""
         document, arrays = certificate.document, arrays_of(certificate.tensors)
         spec = smle_check.Specification(document["specification"], certificate.block)
         stated = document["program"]
@@ -70,12 +66,7 @@ class Box(AsksOnce):
         return self._widths[1]
 
     def __call__(self, features: Array, embedding: Array) -> Array:
-        """Return the outputs (batch, m) in float32 at features (batch, d), in float32 or float64.
-
-        Raises:
-            TypeError: If features have another type.
-            ValueError: If shapes do not match.
-        """
+        """Return the outputs (batch, m) in float32 at features (batch, d), in float32 or float64."""
         rows, (columns, units) = len(embedding), self._widths
         if features.shape != (rows, columns) or embedding.shape != (rows, units):
             raise ValueError(
@@ -137,11 +128,7 @@ class Box(AsksOnce):
 
 
 def _format(features: Array) -> str:
-    """Return the name of the features' format.
-
-    Raises:
-        TypeError: If it is neither float32 nor float64.
-    """
+    """Return the name of the features' format. Raises TypeError unless it is float32 or float64."""
     if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
         raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
     return features.dtype.name

@@ -65,12 +65,7 @@ class Candidates(ClipList):
         return Candidates, (self.certificate,)
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64.
-
-        Raises:
-            TypeError: If X has another type.
-            ValueError: If shapes do not match.
-        """
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
         return self._served(X, answers)[0]
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:

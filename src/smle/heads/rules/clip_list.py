@@ -74,12 +74,7 @@ class ClipList(AsksOnce):
         return ClipList, (self.certificate,)  # printed functions are created again
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32, moved within the limits at X (n, d), in float32 or float64.
-
-        Raises:
-            TypeError: If X has another type.
-            ValueError: If shapes do not match.
-        """
+        """Return the answers (n, m) in float32, moved within the limits at X (n, d), in float32 or float64."""
         return self._run(X, answers)  # type: ignore[no-any-return]
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:

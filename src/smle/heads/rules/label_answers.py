@@ -54,11 +54,7 @@ class LabelRule(NamedTuple):
 
 
 def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
-    """Return which labels are on in a set that obeys some rules, or None if there is none.
-
-    Raises:
-        TooMany: If there are too many pairs, or sets to try.
-    """
+    """Return which labels are on in a set that obeys some rules, or None. Raises TooMany as `labels_that_obey`."""
     own = list(rules)
     pairs = [np.zeros((0, 2), dtype=np.intp), *(part for rule in own for part in rule.pairs)]
     return labels_that_obey([clause for rule in own for clause in rule.clauses], np.concatenate(pairs), typical)
@@ -92,8 +88,7 @@ def _contradict(rules: list[LabelRule], typical: npt.NDArray[np.bool_]) -> bool:
 def labels_that_obey(clauses: Iterable[Clause], pairs: Pairs, typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
     """Return which labels are on in a set, near a typical one, that obeys all clauses and excluded pairs, or None.
 
-    Raises:
-        TooMany: If there are too many pairs, or sets to try.
+    Raises TooMany if there are too many pairs, or sets to try.
     """
     listed = [tuple(dict.fromkeys(clause)) for clause in clauses]
     # A label that nothing requires stays off, so its pairs do not matter.

@@ -281,7 +281,7 @@ def _float32(value: float) -> Fraction:
 
 
 def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array) -> SafeAnswers:
-    """Return proved safe answers for all inputs.
+    """Return proved safe answers for all inputs, or raise NoSafeAnswer with the leaf that has none.
 
     Args:
         boxes: The kernel's specification, with what its comparisons leave.
@@ -289,9 +289,6 @@ def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Arr
         checked: What is checked on candidates.
         typical: An answer that safe ones should be near, (m,).
         scale: Units of the outputs, (m,).
-
-    Raises:
-        NoSafeAnswer: If none is proved; names the leaf.
     """
     search = _SafeSearch(boxes, clips, checked, typical, scale)
     tree = search.grow(ROOT)

@@ -31,16 +31,8 @@ def find_center(
 ) -> tuple[Array, Array | None]:
     """Return an affine answer (y0, Y), proved in float32 to obey the rules of a cell with room.
 
-    Shapes: y0 (m,), Y (m, d); Y is None where the rules mention no inputs.
-
-    Args:
-        spec: The specification.
-        cells: Its cells.
-        cell: Position in `cells`.
-        prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
-
-    Raises:
-        NotCertifiedError: If none was found.
+    Shapes: y0 (m,), Y (m, d); Y is None where the rules mention no inputs. `prefer` (m,) is a point to stay near, such
+    as the mean of the training targets (logits for labels). Raises NotCertifiedError if none was found.
     """
     m, d = len(spec.targets), len(spec.columns)
     wish = np.zeros(m) if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)

@@ -116,16 +116,9 @@ def refit(
 ) -> tuple[FrozenHeads, Head | None]:  # fmt: skip
     """Return the safe heads that fit the samples best, cell by cell, and the free head. A worse head is never returned.
 
-    Args:
-        over: Safe heads to start from.
-        spec: What must hold.
-        cells: Its regions and cells.
-        samples: Embeddings, inputs, serving head and targets.
-        loss: A name in `LOSSES`.
-        validation: A new head must fit these samples better than the old one, or it is discarded.
-        unit: Units (m,) in which squared errors are measured.
-        evidence: Weight, in rows, that ties each head to the old one.
-        free: The head of the free cell (the last one), which no clause constrains.
+    Starts from the safe heads `over`. If there are `validation` samples, a new head must fit these better than the old
+    one, or it is discarded. `unit` (m,) has the units of squared errors, `evidence` the weight, in rows, that ties each
+    head to the old one. `free` is the head of the free cell (the last one), which no clause constrains.
     """
     units = np.ones(len(spec.targets)) if unit is None or loss != "squared" else unit
     heads = []

@@ -31,13 +31,8 @@ def replayed(
 ) -> Verdicts:
     """Run the program at and near the inputs of all `NotProved` verdicts; return `Violated` where it breaks the rule.
 
-    At most eight rules are searched.
-
-    Args:
-        verdicts: The result of `verify`.
-        spec: The specification; it defines "violated" exactly, in regions as the guard reads them.
-        subject: The program as deployed.
-        cell_of: Maps inputs (n, d) to the head that serves each (n,); None if there is only one.
+    At most eight rules are searched. `cell_of` maps inputs (n, d) to the head that serves each (n,); None if there is
+    only one.
     """
     open_ = [(o, v) for o, v in verdicts.failures() if isinstance(v, NotProved) and np.isfinite(v.x).all()]
     if not open_:

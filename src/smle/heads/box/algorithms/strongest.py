@@ -119,11 +119,7 @@ def _told(
 
 
 def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
-    """Return the heads with their bounds, the rules and the cells of a network.
-
-    Raises:
-        TypeError: If the model has no box.
-    """
+    """Return the heads with their bounds, the rules and the cells of a network, or raise TypeError."""
     if hasattr(model, "frozen_heads"):
         return model.frozen_heads(), model.spec, model.cells
     certificate, spec = getattr(model, "certificate_", None), getattr(model, "specification_", None)

@@ -80,8 +80,7 @@ class CertifiedNetwork(nn.Module):
 def network_of(record: ModelRecord, spec: Specification) -> SafeNetwork | CertifiedNetwork | MLP:
     """Rebuild a stored network in torch, in eval mode; without rules it is the perceptron alone.
 
-    Raises:
-        ModelFormatError: If the record holds an ONNX model instead of a network, or its arrays do not match.
+    Raises ModelFormatError if the record holds an ONNX model, or its arrays do not match.
     """
     if record.onnx is not None:
         raise ModelFormatError("Expected the record of a network. Got one of an estimator, which is stored as ONNX.")

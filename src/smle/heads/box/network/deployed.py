@@ -46,12 +46,9 @@ def ungated(cells: Cells) -> Cells:
 
 
 def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> list[tuple[Array, Array]]:
-    """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d).
+    """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d), or raise NotCertifiedError.
 
     `prefer` (cells, m) has outputs to stay near; NaN rows are ignored.
-
-    Raises:
-        NotCertifiedError: If none is found.
     """
     result = []
     for index in range(len(cells) - cells.free_cell):

@@ -26,9 +26,7 @@ def own_box(bounds: nn.Module | Sequence[nn.Module], units: int, low: Tensor, hi
     * One such module, x' -> (batch, 2 n): lower bounds first, then upper ones.
     * Any module with a method `affine_bounds()` that returns (lower, upper), shapes (n, 1 + d): offsets, then slopes.
 
-    Raises:
-        TypeError: If it is none of these, or the module does not compute what its layers do.
-        ValueError: If shapes do not fit.
+    Raises TypeError for anything else, or a module that does not compute what its layers do.
     """
     if isinstance(bounds, nn.Module) and hasattr(bounds, "affine_bounds"):
         return StatedBox(bounds, units, len(low))

@@ -56,8 +56,7 @@ def issue(
 ) -> Certificate:
     """Prove every rule for the frozen heads and return a certificate that the exact checker accepted.
 
-    Raises:
-        NotCertifiedError: If a rule cannot be proved; the message names it and by how much it is missed.
+    Raises NotCertifiedError with the rule that is not proved and by how much it is missed.
     """
     verdicts = verify(over, spec, cells)
     require_proved(verdicts, spec)

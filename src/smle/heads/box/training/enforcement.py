@@ -247,11 +247,7 @@ def _last(over: FrozenHeads, results: dict[int, Pdcg]) -> tuple[Head | None, ...
 
 
 def enforcement_of(choice: str | Enforcement) -> Enforcement:
-    """Return an enforcement given by name (`pdcg`) or as an object.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
+    """Return an enforcement given by name (`pdcg`) or as an object. Raises ValueError for another name."""
     if isinstance(choice, Enforcement):
         return choice
     if choice != PDCG.name:
