@@ -409,7 +409,6 @@ def _require_not_taken(target: Path, overwrite: bool) -> None:
 
 
 def _folder_above(target: Path) -> Path:
-    """Return the nearest existing folder above."""
     above = target.parent
     while not above.exists() and above != above.parent:
         above = above.parent

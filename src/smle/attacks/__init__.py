@@ -104,7 +104,6 @@ def _unproved(model: Any, spec: Specification) -> FloatArray | None:
 
 
 def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
     from smle.networks.predicted import evaluating
@@ -146,7 +145,6 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
 
 
 def _read_by(spec: Specification, rule: int) -> set[str]:
-    """Return the names of the inputs that a rule reads."""
     stated = spec.rules[rule]
     rows = [row.coefficients for region in stated.regions for row in region.rows]
     rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]

@@ -123,7 +123,6 @@ def _flushed() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream to os.devnull."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

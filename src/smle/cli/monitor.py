@@ -208,7 +208,6 @@ def _title(kind: str, name: str) -> str:
 
 
 def _shares(now: Usage) -> list[tuple[str, float]]:
-    """Return all shares of one table."""
     counts: list[tuple[str, Mapping[str, int]]] = [("missing", now.missing), ("rule", now.rules)]
     if now.head is not None:
         counts = [("served", now.head.ways), ("broken", now.head.broken), *counts]

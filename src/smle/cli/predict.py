@@ -169,7 +169,6 @@ def _load(model: Path, require_certificate: bool) -> SafeEstimator | OnnxModel:
 
 
 def _files(model: Path) -> list[Path]:
-    """Return the files of a model that exist."""
     from smle.graphs.certified_files import companion
     from smle.storage import model_files
 
@@ -254,7 +253,6 @@ def _numbers(chunk: pd.DataFrame) -> pd.DataFrame:
 
 
 def _named(data: Path, chunk: pd.DataFrame) -> str:
-    """Name a chunk for messages."""
     first = int(chunk.index[0]) + 1 if len(chunk) else 1
     return f"{data}, rows {first} to {first + len(chunk) - 1}"
 

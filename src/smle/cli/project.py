@@ -109,7 +109,6 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
 
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
-    """Group the proved statements by rule."""
     found: dict[str, list[Proved]] = {}
     for item in () if model.certificate_ is None else model.certificate_.proved:
         found.setdefault(item.rule, []).append(item)

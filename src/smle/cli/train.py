@@ -196,7 +196,6 @@ class _TrainingRun:
         return self._made(spec, rows, name)
 
     def _made(self, spec: Specification, rows: pd.DataFrame, name: str) -> SafeEstimator:
-        """Return an unfitted model with the given parameters."""
         import smle
         from smle.estimators.catalog import AUTO, named_estimator, with_parameters
 

@@ -194,7 +194,6 @@ def standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
 
 
 def _graphs(onnx: Any, graph: Any) -> Iterator[Any]:
-    """Yield a graph and all subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

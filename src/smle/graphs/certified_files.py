@@ -75,7 +75,6 @@ def write_onnx(
 
 
 def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None:
-    """Raise NotCertifiedError if head or backbone differ from what was certified."""
     bound = [role for role in ("head", "backbone") if certificate.document["binds"][role] is not None]
     changed = [role for role in record.changed() if role in bound]
     if changed:

@@ -125,7 +125,6 @@ def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes
 
 
 def _rename(graph: Any, name: Callable[[str], str]) -> None:
-    """Rename everything in a graph and its subgraphs."""
     for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = name(value.name)
     for node in graph.node:

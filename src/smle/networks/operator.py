@@ -44,7 +44,6 @@ def _shape(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save what derivatives need."""
     features, answers, gradients, ctx.key = inputs
     ctx.passes = gradients is not None
     if gradients is None:

@@ -50,12 +50,10 @@ def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
 
 
 def _columns_compared(ops: Sequence[Op]) -> set[int]:
-    """Return the input columns that some comparison reads."""
     return {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
 
 
 def _columns_summed(ops: Sequence[Op], tensors: Mapping[str, Array]) -> set[int]:
-    """Return the input columns that some sum reads."""
     sums = {str(n) for op in ops for n in op.args if n == "gate.coefficients" or (n or "").endswith("_slope")}
     return {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))}
 

@@ -209,7 +209,6 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
 
 
 def _outputs(spec: Specification) -> dict[str, Any]:
-    """Return the output columns, and the choices with the columns of their options."""
     outputs: list[dict[str, Any]] = []
     choices: list[dict[str, Any]] = []
     for item, place in spec.output_slices:
@@ -269,7 +268,6 @@ def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _network(network: Perceptron) -> dict[str, Any]:
-    """Return the numbers of a multi-layer perceptron."""
     shift, scale = network.scaling
     layers = [{"weight": _pack(weight), "bias": _pack(bias)} for weight, bias in network.layers]
     return {"shift": _pack(shift), "scale": _pack(scale), "layers": layers}
@@ -291,7 +289,6 @@ def _read(ops: Iterable[Op], arrays: dict[str, Any], *more: str) -> dict[str, An
 
 
 def _operation(op: Op) -> dict[str, Any]:
-    """Return an operation for float64 features as plain data."""
     fixed = op.fixed
     args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
     if isinstance(fixed, Gate):

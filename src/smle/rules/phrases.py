@@ -50,7 +50,6 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
 
 
 def _mentioned(rule: Rule) -> Iterator[int]:
-    """Yield the input columns that a rule mentions."""
     for region in rule.regions:
         for row in region.rows:
             yield from (column for column, _ in row.coefficients)

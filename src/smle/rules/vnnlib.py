@@ -272,7 +272,6 @@ def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
 
 
 def _domain(properties: Iterable[_Property], count: int) -> tuple[NumericInput, ...]:
-    """Return the box around all regions."""
     ends: dict[tuple[int, Fraction], Fraction] = {}
     for item in properties:
         for region in (region for regions in item.asked.values() for region in regions):
@@ -290,7 +289,6 @@ def _domain(properties: Iterable[_Property], count: int) -> tuple[NumericInput, 
 
 
 def _renamed(rules: Sequence[Rule]) -> Iterator[Rule]:
-    """Number rules with the same name."""
     used: dict[str, int] = {}
     for rule in rules:
         used[rule.name] = used.get(rule.name, 0) + 1
@@ -364,7 +362,6 @@ def _commands(text: str) -> Iterator[list[Expression]]:
 
 
 def _shown(expression: Expression) -> str:
-    """Return the beginning of an expression, for error messages."""
     words: list[str] = []
     todo: list[Expression] = [expression]
     while todo and len(words) < _SHOWN:

@@ -113,7 +113,6 @@ def _part(data: dict[str, Any], key: str, default: Any) -> Any:
 
 
 def _with_files(tables: Any, folder: Path | None) -> Any:
-    """Replace tables that name a file by the contents of the file."""
     if not isinstance(tables, Mapping):
         return tables
     return {
@@ -214,7 +213,6 @@ def _load(text: str) -> Any:
 
 
 def _document(events: Iterator[Any]) -> Any:
-    """Read the only document of a stream."""
     found: Any = None
     documents = 0
     for event in events:

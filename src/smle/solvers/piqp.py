@@ -69,5 +69,4 @@ def solve(problem: QuadraticProgram, *, time_limit: float | None = None) -> Solu
 
 
 def _dense(matrix: Matrix) -> Array:
-    """Return a dense matrix in column-major order."""
     return np.asfortranarray(matrix.toarray() if sparse.issparse(matrix) else matrix)

@@ -404,7 +404,6 @@ def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:
 
 
 def _joined(data: Batches, validation: Batches | None) -> Batches:
-    """Return all rows, for the final epochs."""
     if not isinstance(data, Rows) or not isinstance(validation, Rows | None):
         raise ValueError("Expected rows in memory for final_epochs, validation included. Got a loader.")
     return data if validation is None else data.joined(validation)

@@ -155,6 +155,5 @@ def outputs(program: Program, y: str, items: tuple[Output, ...]) -> None:
 
 
 def _split(program: Program, source: str, sizes: str, names: list[str]) -> None:
-    """Split columns into named outputs (batch, 1)."""
     program.integers(sizes, [1] * len(names), (len(names),))
     program.several("Split", [source, sizes], names, axis=1)

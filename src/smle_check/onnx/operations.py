@@ -217,7 +217,6 @@ def inside(program: Program, interface: Interface, gate: Gate, constants: Tensor
 
 
 def _joined(program: Program, parts: list[str], op: str, output: str) -> str:
-    """Join truth values by And or Or."""
     result = parts[0]
     for i, part in enumerate(parts[1:]):
         result = program.add(op, [result, part], f"{output}/{i}")

@@ -85,7 +85,6 @@ class QuickBox:
         return np.concatenate([self._answers(features[some], z[some]) for some in passes])
 
     def _answers(self, features: Array, z: Array) -> Any:
-        """Return the outputs of one pass."""
         x = None if self._domain is None else self._inputs(features)
         head = self._head_of(features, z)
         if type(head) is int:
@@ -127,7 +126,6 @@ class QuickBox:
         return seen
 
     def _clipped(self, z: Array, x: Any) -> Array:
-        """Return a copy of the embedding, clipped to the box."""
         lower, upper = self._ends
         if self._is_constant:
             lower, upper = lower[: len(z)], upper[: len(z)]
@@ -141,7 +139,6 @@ class QuickBox:
         return inside
 
     def _answer_of(self, head: int, z: Array, x: Any) -> Any:
-        """Return the answer of one head to all rows."""
         if head == self._free:
             y = self._heads.one(z, head)
         else:

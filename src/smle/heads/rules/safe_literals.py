@@ -335,7 +335,6 @@ class LiteralSearch:
 
 
 def _literal(limit: Limit) -> Literal:
-    """Return a limit as a literal."""
     sign = Fraction(-limit.side)
     return Literal(
         {limit.output: sign}, {k: -sign * v for k, v in limit.slope.items()}, sign * limit.offset, limit.strict

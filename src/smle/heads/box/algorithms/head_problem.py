@@ -173,7 +173,6 @@ class HeadProblem:
         return good
 
     def _proved(self, clause: Clause, head: Head, cases: Cases[Any], margin: float) -> bool:
-        """Return whether a clause is proved case by case."""
         verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
         return isinstance(verdict, Holds) and verdict.margin > margin
 

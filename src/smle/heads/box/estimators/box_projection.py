@@ -126,5 +126,4 @@ def _sources(model: Served, network: BoxNetwork) -> list[int]:
 
 
 def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:
-    """Return the names of the rules that apply in each cell."""
     return [{spec.rules[rule].name for region in cell for rule in cells.rules[region]} for cell in cells]
