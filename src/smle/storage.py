@@ -352,15 +352,11 @@ def _snapshot(target: Path) -> dict[str, bytes]:
 
 
 def _whole(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
-    for name in _FILES:
-        if _needed(name) and name not in files:
+    for name in ("model.safetensors", "model.json"):
+        if name not in files:
             raise FileNotFoundError(place / name)
     require(files.get("certificate.bin") != b"", "certificate.bin: empty; expected no such file")
     return files
-
-
-def _needed(name: str) -> bool:
-    return name in ("model.safetensors", "model.json")
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[Path]:

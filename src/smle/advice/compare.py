@@ -15,7 +15,6 @@ from typing import NamedTuple
 from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
-from smle.regions.decide import is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 from smle.rules.phrases import number_json, number_text, value_text
 
@@ -219,8 +218,8 @@ def _members(item: Categorical | Choice) -> tuple[str, ...]:
 
 def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
     for before, after in zip(old.inputs, new.inputs, strict=True):
-        if is_integer(before) != is_integer(after):
-            yield RuleChange(before.name, "integer", is_integer(before), is_integer(after))
+        if before.integer != after.integer:
+            yield RuleChange(before.name, "integer", before.integer, after.integer)
         if before.missing != after.missing:
             old_value, new_value = (
                 date_text(item.missing) if isinstance(item, NumericInput) and item.dates and item.missing is not None

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.consistency import rule_clauses
-from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness, columns_of, is_integer
+from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import Linear, Polytope, Rule, Specification
 
 __all__ = ["Difference", "forbidden_by_first_only"]
@@ -38,7 +38,7 @@ class Difference:
 
 
 def _in_domain(spec: Specification, x: tuple[Fraction, ...]) -> bool:
-    whole = all(x[i].denominator == 1 for item, columns in columns_of(spec) if is_integer(item) for i in columns)
+    whole = all(x[i].denominator == 1 for i in spec.integral)
     return whole and all(lo <= v <= hi for lo, v, hi in zip(spec.lower, x, spec.upper, strict=True))
 
 
@@ -73,11 +73,11 @@ def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[s
 def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] | None:
     """Return the column values of missing inputs and of all flags, or None if one of the inputs is refused."""
     values = {column: Fraction(name in gap) for name, column in spec.flag_columns.items()}
-    for item, columns in columns_of(spec):
+    for item, place in spec.input_slices:
         if item.name in gap:
             if item.missing is None:
                 return None
-            values |= dict(zip(columns, item.stand_in, strict=True))
+            values |= dict(zip(range(place.start, place.stop), item.stand_in, strict=True))
     return values
 
 
@@ -109,9 +109,9 @@ class _Search:
         self.pinned = [HalfSpace(((i, sign),), sign * v) for i, v in here.items() for sign in (ONE, -ONE)]
         self.ends = [row for i in range(decider.d) if i not in here for row in self._ends_within(i)]
         self.whole = [
-            columns[0]
-            for (a, columns), (b, _) in zip(columns_of(self.first), columns_of(second), strict=True)
-            if is_integer(b) and not is_integer(a) and b.name not in gap
+            place.start
+            for (a, place), (b, _) in zip(self.first.input_slices, second.input_slices, strict=True)
+            if b.integer and not a.integer and b.name not in gap
         ]
         self.covered = self.there is not None and not self.ends and not self.whole
         self.shared = {

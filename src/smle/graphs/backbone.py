@@ -132,7 +132,7 @@ def onnx_backbone(
     inputs = [value for value in graph.input if value.name not in constants]
     if columns:
         require_tables([(value.name, _sizes(value)) for value in inputs])
-        features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
+        features = next((value.name for value in inputs if len(inputs) == 1 and _sizes(value)[1] != 1), None)
     known = {item.name: item for item in columns if item.name != features}
     copied = _Copy(onnx)
     scope = {value.name: value.name for value in inputs}
@@ -162,11 +162,6 @@ def _sizes(value: Any) -> list[int | str | None]:
     """Return the shape of an input, with None for a size that has neither a number nor a name."""
     sizes = value.type.tensor_type.shape.dim
     return [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in sizes]
-
-
-def _is_wide(value: Any) -> bool:
-    """Return whether an input has more than one column, or an unknown number of them."""
-    return _sizes(value)[1] != 1
 
 
 def standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:

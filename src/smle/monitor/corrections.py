@@ -85,10 +85,10 @@ class Corrections:
         wrong = broken(spec, X[usable], own).sum(axis=0)
         changed = _changed(spec, answers, served)
         moves = {}
-        for j, (output, columns) in enumerate(_columns(spec)):
+        for j, (output, place) in enumerate(spec.output_slices):
             rows = np.flatnonzero(changed[:, j] & usable)
             numeric = not isinstance(output, Label | Choice)
-            far = np.abs(final[rows, columns[0]] - answers[rows, columns[0]]) if numeric else np.zeros(0)
+            far = np.abs(final[rows, place.start] - answers[rows, place.start]) if numeric else np.zeros(0)
             moves[output.name] = Moves(len(rows), float(far.sum()), float(far.max(initial=0.0)))
         return cls(
             len(X),
@@ -224,7 +224,8 @@ def alternatives_of(spec: Specification) -> list[tuple[int, int, Clause]]:
 
     Clauses over scores of options are left out: their alternatives only say which option beats which.
     """
-    scores = {k for output, columns in _columns(spec) if isinstance(output, Choice) for k in columns}
+    choices = [place for output, place in spec.output_slices if isinstance(output, Choice)]
+    scores = {k for place in choices for k in range(place.start, place.stop)}
     found = []
     for r, rule in enumerate(spec.rules):
         for c, clause in enumerate(rule.requirement.clauses):
@@ -258,17 +259,7 @@ def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
     changed: Mask = answers != served
     if len(spec.outputs) == changed.shape[1]:
         return changed
-    return np.asarray(np.logical_or.reduceat(changed, [columns[0] for _, columns in _columns(spec)], axis=1))
-
-
-def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
-    """Return every output with the positions of its columns."""
-    found, start = [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
-        found.append((output, list(range(start, start + width))))
-        start += width
-    return found
+    return np.asarray(np.logical_or.reduceat(changed, [place.start for _, place in spec.output_slices], axis=1))
 
 
 def _clamped(spec: Specification, X: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -46,22 +45,23 @@ class CertifiedHead(nn.Module):
         self._set_up()
 
     def _set_up(self) -> None:
-        program = program_of(self.certificate)
-        stated = self.certificate.document["specification"]
+        certificate = self.certificate
+        program = program_of(certificate)
+        stated = certificate.document["specification"]
         outputs = len(stated["outputs"])
         if not isinstance(program, AsksOnce):
             raise TypeError(
-                f"Expected a head that asks the model once per row. Got '{self.certificate.kind}', which asks at other "
+                f"Expected a head that asks the model once per row. Got '{certificate.kind}', which asks at other "
                 "inputs, too. Serve it with smle.correct(function, spec)."
             )
         self.served = ServedHead(
             program,
-            head_digest(self.certificate),
+            head_digest(certificate),
             widths=(len(stated["inputs"]), program.width, outputs),
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
             counts=self.counts if program.reads_answers else None,
-            groups=looked_up(self.certificate),
-            certified=partial(_itself, self.certificate),
+            groups=looked_up(certificate),
+            certified=lambda: certificate,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,10 +101,6 @@ class CertifiedHead(nn.Module):
 
 
 _ENDS = ("lower", "upper")
-
-
-def _itself(certificate: Certificate) -> Certificate:
-    return certificate
 
 
 def _hooked() -> TypeError:

@@ -9,7 +9,7 @@ up, each category is searched separately, which leaves small problems.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
@@ -18,20 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.simplex import point_or_proof
-from smle.rules import (
-    Categorical,
-    Clause,
-    Linear,
-    NumericInput,
-    Polytope,
-    Row,
-    Specification,
-    dot,
-    exclusion,
-    label_columns,
-)
+from smle.rules import Clause, Linear, Polytope, Row, Specification, dot, exclusion, label_columns
 
-__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "columns_of", "eliminate", "is_integer"]
+__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 MAX_NODES = 3000
@@ -83,7 +72,7 @@ class Decider:
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self.d, self.m = len(spec.columns), len(spec.targets)
-        self._integer = [i for item, columns in columns_of(spec) if is_integer(item) for i in columns]
+        self._integer = sorted(spec.integral)
         self._groups = {i: group for group in spec.one_hot for i in group}
         # Most rules about labels are satisfied with all labels off.
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
@@ -395,13 +384,3 @@ def _canonical(row: HalfSpace) -> HalfSpace:
         return row
     scale = abs(row.form[0][1])
     return HalfSpace(tuple((i, v / scale) for i, v in row.form), row.bound / scale, row.strict)
-
-
-def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
-    """Yield every input and every flag of missing values with its columns."""
-    return ((item, range(place.start, place.stop)) for item, place in spec.column_slices)
-
-
-def is_integer(item: NumericInput | Categorical) -> bool:
-    """Return whether all columns of an input hold whole numbers."""
-    return isinstance(item, Categorical) or item.integer

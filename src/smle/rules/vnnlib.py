@@ -205,7 +205,11 @@ def _mentions_output(formula: Formula) -> bool:
 
 def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
     """Drop comparisons from long regions that the domain already implies."""
-    asked = {required: [_beside(region, domain) for region in regions] for required, regions in item.asked.items()}
+
+    def beside(region: Literals) -> Literals:
+        return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
+
+    asked = {required: [beside(region) for region in regions] for required, regions in item.asked.items()}
     for regions in asked.values():
         most, count = max(map(len, regions)), sum(map(len, regions))
         if most > MAX_LITERALS or len(regions) > MAX_REGIONS or count > _MAX_LITERALS:
@@ -216,11 +220,6 @@ def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
                 "alone: its own box becomes the domain."
             )
     return item._replace(asked=asked)
-
-
-def _beside(region: Literals, domain: Sequence[NumericInput]) -> Literals:
-    """Drop the comparisons of a long region that hold in the whole domain."""
-    return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
 
 
 def _holds(row: Literal, domain: Sequence[NumericInput]) -> bool:
