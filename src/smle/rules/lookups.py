@@ -260,8 +260,8 @@ def split(
         return
     if math.prod(len(categories[key]) for key in gates) > _MAX_SPLIT:
         raise RuleError(
-            f"Looked up by {', '.join(gates)} beside a longer key, it becomes more than {_MAX_SPLIT:,} rules. Look it "
-            "up by inputs with fewer categories."
+            f"A lookup by {', '.join(gates)} and a longer key becomes more than {_MAX_SPLIT:,} rules. Look numbers up "
+            "by inputs with fewer categories."
         )
     for chosen in product(*(categories[key] for key in gates)):
         fixed = dict(zip(gates, chosen, strict=True))

@@ -164,7 +164,9 @@ class Vocabulary:
             fixed.append(None if key == Name(own.name) else self.member(own, key) - self.members(own).start)
         open_ = [own for own, place in zip(groups, fixed, strict=True) if place is None]
         if len(open_) > 1:
-            raise RuleError(f"{quote(node)} looks up by several inputs, which goes in a rule of its own alone.")
+            raise RuleError(
+                f"{quote(node)} looks up by several inputs at once. Put this lookup into a rule of its own."
+            )
         sizes = [len(own.columns) for own in groups]
         found = [table.values[place] for place in place_of(table, fixed, sizes)]
         if not open_:

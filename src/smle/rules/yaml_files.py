@@ -265,7 +265,7 @@ def write_yaml(specification: Specification) -> str:
     order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
     if order != sorted(order):
         raise RuleError(
-            "Expected outputs in the order numbers, labels, choices. Got another order; a file cannot say it."
+            "Expected outputs in the order numbers, labels, choices. Got another order, which no rules file can state."
         )
     lines = [f"{key}: {_scalar(text)}" for key, text in specification.about]
     lines.append("inputs:")
