@@ -28,10 +28,8 @@ _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 _DEPENDENT = 1e-9  # what is left of a row that depends on others
 _FEW_ROWS = 256  # up to this many rows, all are multiplied, with multipliers or not
 _FEASIBLE = 1e-8  # tolerance where all sets are tried
-_PREPARED_SETS, _PREPARED_NUMBERS = (
-    500,
-    1_000_000,
-)  # most sets, and numbers, to prepare in advance; half of the numbers are left for others
+# Most sets, and numbers, to prepare in advance; half of the numbers are left for others.
+_PREPARED_SETS, _PREPARED_NUMBERS = 500, 1_000_000
 _TRIED, _TRIED_TOGETHER = 800, 400_000  # sets times rows, of one point and of all, up to which all sets are tried
 _AT_ONCE = 200_000  # numbers that stay in the processor's cache
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
@@ -325,9 +323,8 @@ class SingleRows:
         """Return a mask of the rows that hold points z in place (n, J): one for each output at a limit."""
         found = np.zeros(imposed.shape, dtype=bool)
         for side, rows, columns, starts in self._ends:
-            for column, own in zip(
-                columns, np.split(rows, starts[1:]), strict=False
-            ):  # an empty split still yields one part
+            # An empty split still yields one part.
+            for column, own in zip(columns, np.split(rows, starts[1:]), strict=False):
                 at = imposed[:, own] & (b[..., own] * side == z[:, [column]])
                 at[found[:, self._column == column].any(axis=1)] = False
                 found[at.any(axis=1), own[at.argmax(axis=1)[at.any(axis=1)]]] = True

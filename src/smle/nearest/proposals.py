@@ -214,10 +214,8 @@ def _numbers(
     rows[len(literals) :, -1] = -TINY
     # Keep distinct literals: rules often repeat them, and a label has two.
     distinct, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    distinct, place = (
-        distinct[np.argsort(first)],
-        np.argsort(np.argsort(first))[place.reshape(-1)],
-    )  # in the stated order
+    # In the stated order.
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]
     row_of = dict(zip(literals, place.tolist(), strict=False))
     off = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
     listed = [[row_of[i] for i in own] for _, own in stated]

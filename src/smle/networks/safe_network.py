@@ -181,9 +181,8 @@ class SafeNetwork(nn.Module):
             head.served.require_shapes(features, answers)
             served = answers if mask is None else left_out(answers, mask, fill)
         elif mask is None:
-            served = head.forward(
-                features, answers
-            )  # skip global module hooks: nothing may change the output of a head
+            # Skip global module hooks: nothing may change the output of a head.
+            served = head.forward(features, answers)
         else:
             head.served.require_shapes(features, answers)
             served = at_positions(head.forward, features, answers, mask, fill)

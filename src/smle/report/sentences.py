@@ -85,9 +85,8 @@ def about_view(about: About) -> list[tuple[str, str]]:
 def _condition(rule: Rule, spec: Specification) -> str:
     if any(not region.rows for region in rule.regions):
         return "every input of the domain"
-    if rule.when is not None and any(
-        lookups_in(rule.trees[0])
-    ):  # the lookup's name says more than a term for each category
+    # The lookup's name says more than a term for each category.
+    if rule.when is not None and any(lookups_in(rule.trees[0])):
         return rule.when
     regions = [region_text(spec, region) for region in rule.regions[:_SHOWN]]
     more = f" or … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""

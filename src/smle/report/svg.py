@@ -141,9 +141,8 @@ def history(record: RecordedHistory) -> Markup | None:
     if record.loss:
         parts.append(axes.path(record.epoch, record.loss, "line quiet"))
     if record.validation:
-        searched = sum(
-            epoch <= record.epoch[-1] - record.final for epoch in record.epoch
-        )  # the last epochs hold nothing out
+        # The last epochs hold nothing out.
+        searched = sum(epoch <= record.epoch[-1] - record.final for epoch in record.epoch)
         parts.append(axes.path(record.epoch[:searched], record.validation[:searched], "line"))
     if record.best is not None and record.epoch[0] <= record.best <= record.epoch[-1]:
         x = round(axes.at_x(record.best), 1)

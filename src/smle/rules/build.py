@@ -26,9 +26,8 @@ from smle_check.names import twins
 
 __all__ = ["build", "check_keys", "to_fraction"]
 
-_Read = tuple[
-    Rule | RuleText, Node | None, Node | NeverTogether | None
-]  # a rule, the tree of `when`, the tree of `then`
+# A rule, the tree of `when`, the tree of `then`.
+_Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]
 
 _PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # read without the parser: price lists have thousands of these
 

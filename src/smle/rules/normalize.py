@@ -200,9 +200,8 @@ def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
     operand = node.operand
     if isinstance(operand, Name) and operand.name in names.labels:
         raise RuleError(f"'{operand.name}' is a label, true or false: write '{operand.name}' or 'not {operand.name}'.")
-    affine(
-        operand, names, divisor_of(Compare((operand, Num(Fraction(0))), ("==",)), names)
-    )  # raises for an unknown name first
+    # Raises for an unknown name first.
+    affine(operand, names, divisor_of(Compare((operand, Num(Fraction(0))), ("==",)), names))
     stated = [(affine(option, names), option) for option in node.options]
     equal = [Compare((operand, option), ("==",)) for option in node.options]
     if not all(form.is_constant for form, _ in stated):

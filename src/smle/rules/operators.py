@@ -213,9 +213,8 @@ class Term(_Expression):
         nodes = tuple(node_of(option) for option in options)
         if not nodes:
             raise RuleError(f"Expected at least one option in '{self}.isin(...)'. Got none.")
-        if len(nodes) == 2 and not any(
-            isinstance(node, Name) for node in nodes
-        ):  # two numbers could be read as a range
+        # Two numbers could be read as a range.
+        if len(nodes) == 2 and not any(isinstance(node, Name) for node in nodes):
             return Condition(disjunction([Compare((self.node, node), ("==",)) for node in nodes]))
         return Condition(Member(self.node, nodes))
 

@@ -129,9 +129,8 @@ class Graph:
             self.metadata[key] = entry["value"] or b""
         self.made: set[str] = set()  # every name, at any depth
         self.declared: set[str] = set()  # names with a stated type or shape
-        self.constants: dict[str, Constant | None] = self.initializers(
-            graph
-        )  # None for types that no certified head has
+        # None for types that no certified head has.
+        self.constants: dict[str, Constant | None] = self.initializers(graph)
         self.inputs = self.named(graph["input"], "input")
         self.outputs = self.named(graph["output"], "output")
         self.make(self.inputs)

@@ -19,9 +19,8 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
     whole: frozenset[int] = frozenset()
     if "domain.whole" in graph.constants:
         _, data = graph.numbers("domain.whole", "I64")
-        whole = frozenset(
-            struct.unpack(f"<{len(data) // 8}q", data)
-        )  # a set, so that hostile files are refused quickly
+        # A set, so that hostile files are refused quickly.
+        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))
     result: list[Input] = []
     column, end = 0, len(columns)
     while end and columns[end - 1] not in graph.inputs and is_flag(columns[end - 1], graph):

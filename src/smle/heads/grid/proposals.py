@@ -357,9 +357,8 @@ class GridBlock:
         point = np.empty((n, len(shifts), f))
         point[:, :, others], point[:, :, last] = trial, chosen
         step, slope = point - u[:, None], snapped(2 * (u - goal) @ self.H)
-        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(
-            axis=2
-        )  # cost beyond that of the real point
+        # Cost beyond that of the real point.
+        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)
         cost = np.where(good, more, np.inf)
         best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # the first of equal ones
         rows = np.arange(n)

@@ -295,9 +295,8 @@ def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None
     With `near`, return the nearest ones that keep half of the largest room.
     """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
-    most = (
-        max((abs(row.h) for row in rows), default=0.0) or 1.0
-    )  # 1 for rules about signs alone, whose outputs are logits
+    # 1 for rules about signs alone, whose outputs are logits.
+    most = max((abs(row.h) for row in rows), default=0.0) or 1.0
     found = roomy_center(rows, small, room=(0.0, most))
     if found is None or not found[1] > 0:
         return None

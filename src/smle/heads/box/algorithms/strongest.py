@@ -105,9 +105,8 @@ def _told(
     binding = dict.fromkeys(rule for rule, _ in binding_rules(cells, spec, number))
     excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])
-    broken = [rule for rule in worst if excess[rule] > 0] or worst[
-        :1
-    ]  # nothing is above 0 if the point only touches a limit or rounding decides
+    # Nothing is above 0 if the point only touches a limit or rounding decides.
+    broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]
     return StrongestCounterexample(
         dict(zip(spec.columns, x.tolist(), strict=True)),
         z,

@@ -147,9 +147,8 @@ def certify(
     try:
         return issue(network.spec, network.cells, network.frozen_heads(), tensors=tensors, files=files or {})
     except NotCertifiedError:
-        require_proved(
-            verify(network), network.spec
-        )  # names an input at which the network breaks a rule, if there is one
+        # Names an input at which the network breaks a rule, if there is one.
+        require_proved(verify(network), network.spec)
         raise
 
 
