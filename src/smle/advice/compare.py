@@ -16,7 +16,7 @@ from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
-from smle.rules.phrases import number_json, number_text, value_text
+from smle.rules.phrases import number_json, short_number, value_text
 
 __all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 
@@ -139,7 +139,7 @@ class RulesComparison:
         names: list[str] = []
         for item in self.spec.outputs:
             names += [f"score({item.name}, {o})" for o in item.options] if isinstance(item, Choice) else [item.name]
-        return ", ".join(f"{name}={number_text(value)}" for name, value in zip(names, difference.y, strict=True))
+        return ", ".join(f"{name}={short_number(value)}" for name, value in zip(names, difference.y, strict=True))
 
 
 def compare(old: Specification, new: Specification) -> RulesComparison:
@@ -240,4 +240,4 @@ def _said(old: Specification, new: Specification) -> Iterator[Said]:
 
 
 def _value_text(value: bool | Fraction | str) -> str:
-    return number_text(value) if isinstance(value, Fraction) else f"'{value}'"
+    return short_number(value) if isinstance(value, Fraction) else f"'{value}'"

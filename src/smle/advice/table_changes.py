@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from smle.rules import Categorical, Specification
 from smle.rules.lookups import entry_text
-from smle.rules.phrases import number_text
+from smle.rules.phrases import short_number
 
 __all__ = ["EntryChange", "entries_text", "table_changes"]
 
@@ -27,10 +27,10 @@ class EntryChange(NamedTuple):
     def text(self) -> str:
         """The change in words."""
         if self.old is None and self.new is not None:
-            return f"{self.entry}: added, {number_text(self.new)}"
+            return f"{self.entry}: added, {short_number(self.new)}"
         if self.new is None and self.old is not None:
-            return f"{self.entry}: removed, {number_text(self.old)}"
-        return f"{self.entry}: {number_text(self.old or Fraction(0))} -> {number_text(self.new or Fraction(0))}"
+            return f"{self.entry}: removed, {short_number(self.old)}"
+        return f"{self.entry}: {short_number(self.old or Fraction(0))} -> {short_number(self.new or Fraction(0))}"
 
     def to_json(self) -> dict[str, str | None]:
         """Return plain data, with exact numbers as text."""

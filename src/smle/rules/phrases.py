@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, NumericInput, Rule, Specification, date_text
-from smle.rules import number_text as rounded_text
+from smle.rules import Categorical, NumericInput, Rule, Specification, date_text, number_text
 from smle_check.digits import decimal
 
-__all__ = ["number_json", "number_text", "point_json", "point_text", "quoted", "value_text"]
+__all__ = ["number_json", "point_json", "point_text", "quoted", "short_number", "value_text"]
 
 
-def number_text(value: Fraction) -> str:
+def short_number(value: Fraction) -> str:
     """Format a number as a short decimal; `~` marks a rounded one."""
     text = decimal(value)
-    return text if "/" not in text and len(text) <= 15 else f"~{rounded_text(value)}"
+    return text if "/" not in text and len(text) <= 15 else f"~{number_text(value)}"
 
 
 def quoted(names: Sequence[str], most: int = 5) -> str:
@@ -26,7 +25,7 @@ def quoted(names: Sequence[str], most: int = 5) -> str:
 
 def value_text(item: NumericInput, value: Fraction) -> str:
     """Format the value of an input: a date, or a short decimal."""
-    return date_text(value) if item.dates else number_text(value)
+    return date_text(value) if item.dates else short_number(value)
 
 
 def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
