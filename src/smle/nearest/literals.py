@@ -1,4 +1,4 @@
-"""The search over literals, one of each clause: branch and bound with a callback, and a MILP for constant outputs."""
+"""Chooses one literal of each clause: branch and bound with a callback, and a MILP for constant outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Literal = TypeVar("Literal")
 
 @dataclass(frozen=True, eq=False)
 class SearchNode(Generic[Answer, Literal]):
-    """The cheapest answer under the chosen literals, its cost, and the literals of a clause that it breaks, if any."""
+    """The cheapest answer under the chosen literals, its cost, and the literals of a clause it breaks, if any."""
 
     cost: float
     answer: Answer
@@ -32,7 +32,7 @@ class SearchNode(Generic[Answer, Literal]):
 
 @dataclass(frozen=True, eq=False)
 class ChosenLiterals(Generic[Answer]):
-    """The best answer, None if none was found. `ended`: there is no better one; otherwise the limit cut the search."""
+    """The best answer, or None. If `ended`, there is no better one; otherwise the limit cut the search."""
 
     answer: Answer | None
     cost: float
@@ -51,12 +51,12 @@ def branch_and_bound(
     """Return the cheapest answer that breaks no clause.
 
     Args:
-        solve: Returns the cheapest answer under the chosen literals, None if there is none. More literals never make
-            it cheaper, so its cost bounds what follows. A broken clause is branched on, its first literal first.
-        max_nodes: How often to call `solve` at most.
+        solve: Returns the cheapest answer under the chosen literals, or None if there is none. More literals never make
+            it cheaper, so its cost is a bound. A broken clause is branched on, its first literal first.
+        max_nodes: The most calls of `solve`.
         below: Only answers that cost less count.
-        enough: The search ends with the first answer that costs no more than this.
-        best_first: Go on from the cheapest node; otherwise from the latest, depth first.
+        enough: End with the first answer that costs no more than this.
+        best_first: Continue from the cheapest node; otherwise depth first.
     """
     best: Answer | None = None
     cost, nodes, count = below, 0, 0

@@ -1,7 +1,7 @@
 """Proposals in an ONNX graph: answers near those of the model that obey the rules. Nothing here is proved.
 
-The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.nearest.proposals`,
-outputs that no rule ties together are separate problems.
+The head checks proposals, so a mistake here only costs accuracy. As in `smle.nearest.proposals`, outputs that no rule
+ties together are separate problems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATER = (2.0**-3,)  # after all points
 
 
 def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
-    """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter a row has."""
+    """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter per row."""
     program = Candidates(certificate)
     spec, gated = program.specification, program.regions
     table = Table(Program(), spec, gated, certificate.tensors, bounded=bool(limits_of(spec)))
@@ -40,7 +40,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
         return Gates(writer, spec, table, program.proposals.rules, domain)
 
     w = Writer()
-    # NaN and answers out of all ranges break the check once more; they are for the further proposals to see to.
+    # NaN and answers out of range fail the check again; the further proposals handle them.
     (first,) = _nearest(w, program, gates(w), w.add("Cast", ["repair/answers"], to=DOUBLE), 1)
     w.last("Cast", [first], PROPOSAL, to=FLOAT)
     inner = Writer(f"{FURTHER}/", w)
@@ -55,7 +55,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
 
 
 def _given(w: Writer, program: Candidates) -> str:
-    """Return the answers (m, rows) in float64, numbers that the head would accept."""
+    """Return the answers (m, rows) in float64, as numbers that the head accepts."""
     wide = w.add("Cast", ["repair/answers"], to=DOUBLE)
     small = w.add("LessOrEqual", [w.add("Abs", [wide]), w.number(2.0**100)])
     return w.add("Where", [small, wide, w.column(program.stored["clips.default"])])

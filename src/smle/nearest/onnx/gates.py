@@ -1,4 +1,4 @@
-"""Which rules are on, as nodes of ONNX, from the bits of the check."""
+"""Which rules apply, as ONNX nodes, from the bits of the check."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Gates"]
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.intp]
-_OFF = 2.0**50  # taken off the excess of a row that is not imposed, in units of the outputs
+_OFF = 2.0**50  # subtracted from the excess of a row that is not imposed, in units of the outputs
 
 
 class Gates:
-    """The gates of all rules, for the rows of a batch that a graph looks at.
+    """The gates of all rules, for the rows of a batch that a graph repairs.
 
     Attributes:
         rules: The rule of each part of the rules, as in `Clauses.parts`.
         lower, upper: The domain.
-        outputs: How many outputs there are.
+        outputs: Number of outputs.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Gates:
         return self._known["bits"]
 
     def on(self) -> str | None:
-        """Return which rules are on (rules, rows) in float32; None: all of them, always."""
+        """Return which rules apply (rules, rows) in float32, or None if all always do."""
         w, members = self._w, self._members
         if not any(any(own) for own in members):
             return None
@@ -67,12 +67,12 @@ class Gates:
         return self._known["on"]
 
     def of_clauses(self, block: Block) -> list[int]:
-        """Return which rule each clause of a block belongs to."""
+        """Return the rule of each clause of a block."""
         found: list[int] = self.rules[block.parts].tolist()
         return found
 
     def of_rows(self, block: Block) -> list[tuple[int, ...] | None]:
-        """Return for each row of a block the bits that have to be set for it to be imposed; None: it is not so easy."""
+        """Return, for each row of a block, the bits that must be set to impose it; None if that is not an AND."""
         found: list[set[tuple[int, ...] | None]] = [set() for _ in block.N]
         for clause, part in enumerate(block.parts):
             own = self._members[self.rules[part]]

@@ -1,4 +1,4 @@
-"""Nearest allowed points as nodes of ONNX, for many rows at once; one row per output, (k, rows)."""
+"""Nearest allowed points as ONNX nodes, for many rows at once; one row per output, (k, rows)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def number_points(w: Writer, stack: Stack, given: str, ranks: int) -> list[str]:
     else:
         imposed, P = _likely_pieces(w, block, clauses, rules, on, z, b)
         points, cost = nearest(w, block, z, b, imposed, P)
-        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        # Literals that look best from the answer may conflict: choose again from the point found.
         (found,) = _ranked(w, points, cost, 1, k)
-        # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
+        # onnxruntime before 1.31 fuses a transposition and a float64 product into an operator it lacks.
         found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
         imposed, P = _likely_pieces(w, block, clauses, rules, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
@@ -75,7 +75,7 @@ def _every_piece(
 def _likely_pieces(
     w: Writer, block: Block, clauses: Sequence[Sequence[int]], rules: Sequence[int], on: str | None, at: str, b: str
 ) -> tuple[str, int]:
-    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    """Impose the literal of each clause broken least at a point; further pieces use the second best of one clause."""
     J = len(block.N)
     excess = w.add("Sub", [w.product(block.N, at), b])
     several = [c for c, clause in enumerate(clauses) if len(clause) > 1][:_MOST_CLAUSES]
@@ -123,7 +123,7 @@ def _bounds(w: Writer, stack: Stack) -> str:
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
     """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
 
-    Inputs that are numbers are values themselves. What rows look up by category is one value for each such row.
+    Numeric inputs are values themselves. What rows look up by category is one value for each such row.
     """
     used = slope.any(axis=0)
     numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
@@ -154,7 +154,7 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
 def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
     """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
 
-    Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
+    The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """
     block, z = stack.block, stack.answers(given)
     N, (J, k), P = block.N, block.N.shape, len(pieces)
@@ -205,10 +205,9 @@ def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: 
 
 
 def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return for a set of tight rows a table (J, J) and its pull (k, J), from what rows exceed.
+    """Return for a set of tight rows a table (J, J) and its pull (k, J), applied to the excess of the rows.
 
-    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
-    are >= 0.
+    The table gives multipliers of the rows in the set, and the slack of the others; at the nearest point all are >= 0.
     """
     J, k = N.shape
     own = np.array(tight, dtype=np.intp)
@@ -220,7 +219,7 @@ def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Rows over one output each: the nearest point between two ends."""
+    """Solve rows over one output each: the nearest point between two ends."""
     k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
     ends = []
@@ -252,7 +251,7 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple
 
 
 def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Many rows: steps of a splitting method; then the point at which the rows that bind are tight."""
+    """Solve many rows by a splitting method; then return the point at which the binding rows are tight."""
     N, (J, k) = block.N, block.N.shape
     sizes = w.product(2 * _ROUNDING * np.abs(N), w.add("Abs", [z]))
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
@@ -268,7 +267,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     inner_product = partial(_gram, N)
 
     def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
-        """Conjugate gradients: multipliers at which the tight rows are so."""
+        """Find the multipliers at which the tight rows are tight, by conjugate gradients."""
         multipliers, rest, way = names
         curved = inner.add("Mul", [inner_product(inner, way), tight])
         axes = w.constant(np.array([1], dtype=np.int64))
@@ -310,7 +309,7 @@ def _gram(N: Array, w: Writer, value: str) -> str:
 
 
 def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return points (P, k, rows) near z with N point <= limit, and multipliers: alternating directions."""
+    """Return points (P, k, rows) near z with N point <= limit, and multipliers, by alternating directions."""
     inverse = np.linalg.inv(np.eye(N.shape[1]) + _RHO * N.T @ N)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
@@ -328,7 +327,7 @@ def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str
 
 
 def _ascended(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return the same by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
+    """Like `_alternated`, by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
     length = w.number(1 / float(np.linalg.norm(N, 2)) ** 2)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
