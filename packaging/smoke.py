@@ -45,14 +45,15 @@ def main(folder: Path) -> None:
             "smle-check demo/model",
         ):
             users.type(command)
-        code = users.home / "readme.py"
-        code.write_text("\n".join(_blocks("python")) + "\n", encoding="utf-8")
-        users.type("python readme.py")
         types = Environment(place / "types")
+        for home in (users.home, types.home):
+            (home / "readme.py").write_text("\n".join(_blocks("python")) + "\n", encoding="utf-8")
+        users.type("python readme.py")
         types.run("python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", "mypy", "pyright")
         (types.home / "mypy.ini").write_text(CHECKED, encoding="utf-8")
-        types.run("mypy", "--python-executable", users.commands / "python", code)
-        types.run("pyright", "--pythonpath", users.commands / "python", code)
+        types.run("mypy", "--python-executable", users.commands / "python", "readme.py")
+        (types.home / "pyrightconfig.json").write_text('{"include": ["readme.py"]}', encoding="utf-8")
+        types.run("pyright", "--pythonpath", users.commands / "python")
     print("Both wheels and the archive work. The README runs as it is typed, and type checkers accept it.")
 
 
