@@ -8,6 +8,7 @@ are typed, and two type checkers read its code. The first thing that does not wo
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -33,18 +34,18 @@ def main(folder: Path) -> None:
         checker.run("python", "-I", "-S", folder / "smle-check.pyz", MODEL)
         users = Environment(place / "users")
         users.offer(whole)
-        for line in _blocks("sh"):
-            users.type(line)
+        users.type("pip install smle")  # rules and certificates need no more
         users.require(whole)
-        for command in (
+        for line in (
             "smle --version",
-            f"smle rules {ROOT / 'examples' / 'bank.yaml'}",
-            f"smle verify {MODEL}",
             "smle schema rules",
+            f"smle rules {shlex.quote(str(ROOT / 'examples' / 'bank.yaml'))}",
+            f"smle verify {shlex.quote(str(MODEL))}",
+            *_blocks("sh"),
             "smle verify demo/model",
             "smle-check demo/model",
         ):
-            users.type(command)
+            users.type(line)
         types = Environment(place / "types")
         for home in (users.home, types.home):
             (home / "readme.py").write_text("\n".join(_blocks("python")) + "\n", encoding="utf-8")
