@@ -445,5 +445,5 @@ def test_many_limits_that_always_hold_are_one_operation():
     alone = np.concatenate([head(X[[i]], t[[i]]) for i in range(400)])
     np.testing.assert_array_equal(y.view(np.int32), alone.view(np.int32))
     i = np.arange(7)
-    low = np.where(X >= (i + 3) / 10, 0, np.maximum(-i, -2.5))
+    low = np.where((i + 3) / 10 <= X, 0, np.maximum(-i, -2.5))
     np.testing.assert_array_equal(y, np.clip(np.where(np.isnan(t), y, t), low, np.minimum(i + 1, 2 * i)))
