@@ -100,7 +100,7 @@ def test_searches_are_bounded_as_the_page_says():
     from smle.heads.grid import safe as grid_safe
     from smle.heads.rules import safe
     from smle.nearest import alternatives, label_branches
-    from smle.nearest.onnx import labels, numbers
+    from smle.nearest.onnx import labels, stacks
     from smle.regions import decide
     from smle.rules import affine, compiler, normalize
 
@@ -111,7 +111,7 @@ def test_searches_are_bounded_as_the_page_says():
         f"{label_branches.STEPS:,} steps per row, then {label_branches._NODES} nodes of HiGHS if clauses have at most "
         f"{label_branches._MOST_LITERALS:,} literals",
         f"{proposals._PIECES} choices of alternatives; whole points around the real one for up to {proposals._FEW} ",
-        f"{numbers._PIECES} choices of alternatives; implications among {labels._MOST_LABELS:,} labels",
+        f"{stacks._PIECES} choices of alternatives; implications among {labels._MOST_LABELS:,} labels",
         f"{safe.MAX_LEAVES} leaves; with steps {grid_safe.MAX_LEAVES}, and {problems._SECONDS:g} s per problem",
         f"{decide.MAX_NODES:,} nodes per question, {examine._SECONDS:g} s for redundant rules",
         f"more than {compiler.MAX_REGIONS:,} regions, {compiler.MAX_CLAUSES:,} clauses or groups of a count, "
