@@ -66,7 +66,8 @@ else:  # where a type checker saw it, every name would exist
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:
-            return getattr(import_module(_HOME[name]), name)
+            found = globals()[name] = getattr(import_module(_HOME[name]), name)
+            return found
         raise AttributeError(f"module 'smle' has no attribute '{name}'")
 
 

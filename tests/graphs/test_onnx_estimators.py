@@ -22,7 +22,7 @@ from smle.errors import DataError, ModelFormatError, RuleError
 from smle.export import check_onnx, load_onnx, write_onnx
 from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
-from smle.serving.stored import StoredModel
+from smle.serving.fronts import StoredModel
 from smle.storage import ModelRecord
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of

@@ -58,6 +58,12 @@ class Certificate:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({item.name: state[item.name] for item in fields(self)})
 
+    def copy(self) -> Certificate:
+        """Return a certificate that shares nothing that can be written; what was checked is not checked again."""
+        fresh = Certificate(self.text, self.block, dict(self.tensors), dict(self.files))
+        fresh.__dict__["proved"] = self.proved
+        return fresh
+
     @property
     def document(self) -> dict[str, Any]:
         """The JSON, parsed anew at every call: whoever writes into it changes nothing but what they were given."""

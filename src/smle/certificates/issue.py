@@ -20,24 +20,19 @@ def rebind(
     """Return the same proof, of the same head, bound to other files (a changed model.json, say).
 
     A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
-    are given.
+    are given. Files and backbone have no part in what is proved, so that the checker is not asked again.
 
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
-    kept = {role: data for role, data in certificate.files.items() if role == "onnx"}
-    document = certificate.document
-    stated = {key: document[key] for key in ("program", "specification", "gate", "proof")}
-    tensors = certificate.tensors
+    proved = _accepted(certificate)
+    if "onnx" in certificate.files:
+        files = {"onnx": certificate.files["onnx"], **files}
+    document, tensors = certificate.document, certificate.tensors
     if backbone is not None:
-        head = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
-        tensors = {**head, **backbone}
-    bound = _document(stated, certificate.block, tensors, {**kept, **files})
-    try:
-        smle_check.claimed(bound.text, bound.tensors, bound.block, bound.files)
-    except smle_check.Rejected as reason:
-        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
-    bound.__dict__["proved"] = certificate.proved  # of the same rules, head and proof: files have no part in it
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)} | backbone
+    bound = _document(document, certificate.block, tensors, files)
+    bound.__dict__["proved"] = proved
     return bound
 
 
@@ -58,11 +53,16 @@ def sealed(
         NotCertifiedError: If the checker does not accept it.
     """
     certificate = _document(stated, block, tensors, files)
+    _accepted(certificate)
+    return certificate
+
+
+def _accepted(certificate: Certificate) -> tuple[smle_check.Proved, ...]:
+    """Return what is proved; raise NotCertifiedError if the checker does not accept it."""
     try:
-        _ = certificate.proved
+        return certificate.proved
     except CertificateError as reason:
         raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
-    return certificate
 
 
 def _document(
@@ -78,7 +78,7 @@ def _document(
         "version": smle_check.VERSION,
         "statement": smle_check.statement_of(stated["program"]["head"]),
         "binds": binds,
-        **stated,
+        **{key: stated[key] for key in ("program", "specification", "gate", "proof")},
     }
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
     return Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))

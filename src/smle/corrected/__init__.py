@@ -18,9 +18,8 @@ from smle.errors import ModelFormatError, SmleError
 from smle.graphs.rows import model_of_rows
 from smle.heads.table import certify_head, program_of
 from smle.rules import Specification
-from smle.serving.answers import PythonModel, answers_of, typical
+from smle.serving.fronts import PythonModel, StoredModel, answers_of, typical
 from smle.serving.served import Answered, Front, Served
-from smle.serving.stored import StoredModel
 from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.graphs.convert import conversions
 from smle.rules import Specification
-from smle.serving.answers import answers_of
+from smle.serving.fronts import StoredModel, answers_of
 from smle.serving.scores import NumberScores, scores_of
-from smle.serving.stored import StoredModel
 from smle.tables import column_names
 
 if TYPE_CHECKING:

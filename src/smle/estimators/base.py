@@ -139,8 +139,11 @@ class SafeEstimator(FittedModel, BaseEstimator):
         hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
-    def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> None:
-        """Take over a model that was fitted to these rows, and describe it; `task` says how its answers are read."""
+    def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
+        """Take over a model that was fitted to these rows, and describe it; return what it does to them.
+
+        `task` says how its answers are read.
+        """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
         self._deploy(served)
@@ -151,17 +154,17 @@ class SafeEstimator(FittedModel, BaseEstimator):
         described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
         served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
         self._task = task
+        return usage
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Note how the model does beside a quick plain one on the rows held out, if that is asked for."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
             self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
-    def _taken_over(self, fitted: Self) -> Self:
-        """Become what was fitted; warn if it is of little use."""
+    def _taken_over(self, fitted: Self, usage: Usage) -> Self:
+        """Become what was fitted; warn if it is of little use. `usage`: what it does to the rows of `fit`."""
         self.__dict__ = fitted.__dict__
-        head = Usage.from_json(self.description_["training"]).head
-        scores = self.description_["scores"]
+        scores, head = self.description_["scores"], usage.head
         for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):
             if text:
                 warnings.warn(text, AccuracyWarning, stacklevel=3)

@@ -22,7 +22,9 @@ from smle.estimators.description import short_history
 from smle.estimators.inner import fit_inner, routed_arguments, title_of
 from smle.estimators.networks import Lesson, NetworkEstimator
 from smle.estimators.tasks import Held, TrainingRows
+from smle.heads.contract import HeadProgram
 from smle.heads.table import certify_head, program_of
+from smle.monitor import Usage
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served
@@ -142,8 +144,7 @@ class MetaEstimator(SafeEstimator):
         if getattr(inner, "warm_start", False) and hasattr(self, "estimator_"):
             inner = copy.deepcopy(self.estimator_).set_params(**inner.get_params(deep=False))
         routed = routed_arguments(fitted, sample_weight, params)
-        fitted._fit(inner, X, y, routed)
-        return self._taken_over(fitted)
+        return self._taken_over(fitted, fitted._fit(inner, X, y, routed))
 
     @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -177,26 +178,30 @@ class MetaEstimator(SafeEstimator):
 
     def _fit(
         self, inner: Any, X: Any, y: Any, routed: dict[str, Any], *, once: bool = False, known: Served | None = None
-    ) -> None:
-        """Fit in place. On failure the object may be half-fitted. `known` is served so far, to go on from."""
+    ) -> Usage:
+        """Fit in place; return what the model does to the rows. On failure the object may be half-fitted.
+
+        `known` is served so far, to go on from.
+        """
         spec = self._given() if known is None else known.specification_
         task = self._plain_task(spec, y)
         is_network = isinstance(inner, NetworkEstimator)
         rows = self._read_rows(spec, inner._task_of(spec, y) if is_network else task, X, y, least=1 if once else 2)
         # First: rules that cannot be proved are better known before an hour of training.
-        certificate = None if known is None else known.certificate_
+        certificate, head = (None, None) if known is None else (known.certificate_, known.head)
         if certificate is None:
-            certificate = _certified(rows)
+            certificate, head = _certified(rows)
         started = time.monotonic()
         if is_network:
             front, held, facts = _network_front(inner, rows, routed, once=once)
         else:
             front, held, facts = _stored_front(inner, rows, routed, once=once)
         facts = {"history": {"seconds": round(time.monotonic() - started, 3)}, "seed": None, **facts}
-        served = Served(self._finished(front, task, rows, held), spec, certificate)
+        served = Served(self._finished(front, task, rows, held), spec, certificate, head=head)
         self.estimator_ = facts.pop("fitted")
-        self._serve(served, rows, task, **facts)
+        usage = self._serve(served, rows, task, **facts)
         self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
+        return usage
 
     # --- from what is stored
 
@@ -212,15 +217,15 @@ class MetaEstimator(SafeEstimator):
         self.estimator_ = clone(inner)._adopt(task, spec, self._learned(served.front), columns, named=True)
 
 
-def _certified(rows: TrainingRows) -> Certificate | None:
-    """Return the certificate of the head; None: there are no rules."""
-    if not rows.spec.rules:
-        return None
-    with conflicts_explained(rows.spec):
+def _certified(rows: TrainingRows) -> tuple[Certificate | None, HeadProgram | None]:
+    """Return the certificate of the head and its program; None: there are no rules."""
+    spec = rows.task.spec
+    if not spec.rules:
+        return None, None
+    with conflicts_explained(spec):
         default, scale = rows.task.default(rows.targets)
-        certificate = certify_head(rows.spec, default=default, scale=scale)
-        program_of(certificate)
-    return certificate
+        certificate = certify_head(spec, default=default, scale=scale)
+        return certificate, program_of(certificate)
 
 
 def _network_front(

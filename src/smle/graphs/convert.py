@@ -7,6 +7,7 @@ What the converters of skl2onnx get wrong is mended here; whoever stores a graph
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -58,12 +59,14 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
     model, undo = _without_target_transform(_readable(estimator))
     if has_categories(model) or any(map(has_categories, np.ravel(getattr(model, "estimators_", [])))):
         model = with_encoded_categories(model, frame)
-    _require_no_categories(model)
+    parts = list(_parts(model))
+    _require_no_categories(parts)
+    by_name = any(isinstance(part, ColumnTransformer) for part in parts)
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
         kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
         inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
-        if len(set(kinds.values())) == 1 and not any(isinstance(part, ColumnTransformer) for part in _parts(model)):
+        if len(set(kinds.values())) == 1 and not by_name:
             inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
         try:
             double = number is types.DoubleTensorType
@@ -77,7 +80,8 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
 def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
-    register_networks()
+    if "smle.estimators.networks" in sys.modules:
+        register_networks()
     options = {"zipmap": False} if classes else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -178,9 +182,9 @@ def _require_scores(estimator: Any, scores: Scores) -> None:
         )
 
 
-def _require_no_categories(estimator: Any) -> None:
+def _require_no_categories(parts: list[Any]) -> None:
     """Refuse what is converted without an error, and wrongly."""
-    for part in _parts(estimator):
+    for part in parts:
         if has_categories(part):
             raise ConversionError(
                 f"{_name(part)} with categorical features cannot be stored as ONNX inside another estimator: its "

@@ -80,7 +80,11 @@ class ClipList(AsksOnce):
             TypeError: If X has another kind of numbers.
             ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
         """
-        return self._run(X, answers)  # type: ignore[no-any-return]
+        return self.explained(X, answers)[0]
+
+    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the answers, and by what each row was served: by its own, possibly clipped."""
+        return self._run(X, answers), np.zeros(len(answers), dtype=np.int8)
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
         """Return which regions of the gate each row lies in (n, regions)."""
