@@ -5,10 +5,12 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
+import smle_check
 from smle import SafeRegressor, Specification
 from smle.certificates import drafts
+from smle.errors import CertificateError
 from smle.heads.rules import author
 from smle.heads.rules.author import certify_rules
 
@@ -58,6 +60,49 @@ def test_a_known_proof_gives_the_same_certificate_and_keeps_what_is_of_the_model
     assert first.document["proof"] == second.document["proof"]
     assert first.document["binds"] != second.document["binds"]
     assert len(second.check()) == len(first.check()) > 0
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Return a list that grows with every certificate that the checker is asked about."""
+    calls, check = [], smle_check.check_certificate
+
+    def counted(text, *arguments):
+        calls.append(text)
+        return check(text, *arguments)
+
+    monkeypatch.setattr(smle_check, "check_certificate", counted)
+    return calls
+
+
+def test_a_search_checks_each_certificate_once(checked):
+    X = np.random.default_rng(0).uniform(0, 1, (60, 1))
+    y = np.hstack([X, 1 - X])
+    search = GridSearchCV(SafeRegressor(Specification.from_yaml(RULES), Ridge()), {"estimator__alpha": [1, 2, 3]}, cv=4)
+    search.fit(X, y)
+    assert len(checked) == len(set(checked)) == 5  # four folds, and all rows
+
+
+def test_whatever_else_is_asked_for_is_checked(checked):
+    spec = Specification.from_yaml(RULES)
+    first = certify_rules(spec, default=[1.0, 2.0], files={"rules": b"r"})
+    assert certify_rules(spec, default=[1.0, 2.0], files={"rules": b"r"}).text == first.text
+    assert len(checked) == 1
+    certify_rules(spec, default=[1.0, 3.0], files={"rules": b"r"})
+    certify_rules(spec, default=[1.0, 2.0], files={"rules": b"s"})
+    certify_rules(spec, default=[1.0, 2.0], files={"model": b"r"})
+    assert len(set(checked)) == 4
+
+
+def test_who_writes_into_a_certificate_changes_no_other():
+    spec = Specification.from_yaml(RULES)
+    first = certify_rules(spec, files={"rules": b"r"})
+    first.tensors["check.thresholds"] = first.tensors["check.sizes"]
+    first.files["rules"] = b"other"
+    with pytest.raises(CertificateError):
+        first.check()
+    second = certify_rules(spec, files={"rules": b"r"})
+    assert second.check() == second.proved
 
 
 def test_a_folder_keeps_proofs_for_later_processes(found, tmp_path, monkeypatch):

@@ -17,9 +17,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle.certificates.document import arrays_of
 from smle.corrected import CorrectedModel
-from smle.corrected.stored_form import stored_form
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.export import check_onnx, load_onnx, write_onnx
+from smle.graphs.convert import stored_form
 from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle.serving.fronts import StoredModel

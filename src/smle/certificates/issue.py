@@ -20,18 +20,22 @@ def rebind(
     """Return the same proof, of the same head, bound to other files (a changed model.json, say).
 
     A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
-    are given. Files and backbone have no part in what is proved, so that the checker is not asked again.
+    are given. Files and backbone have no part in what is proved: it is the same head, by its digests, and the checker
+    is not asked again.
 
     Raises:
-        NotCertifiedError: If the checker does not accept it.
+        NotCertifiedError: If the checker does not accept it, or the head was changed since it did.
     """
-    proved = _accepted(certificate)
+    proved, document = _accepted(certificate), certificate.document
+    checked = document["binds"]
     if "onnx" in certificate.files:
         files = {"onnx": certificate.files["onnx"], **files}
-    document, tensors = certificate.document, certificate.tensors
+    tensors = certificate.tensors
     if backbone is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)} | backbone
-    bound = _document(document, certificate.block, tensors, files)
+    bound = _bound(document, certificate.block, tensors, files)
+    if (document["binds"]["head"], document["binds"]["block"]) != (checked["head"], checked["block"]):
+        raise NotCertifiedError("The head was changed after the exact checker accepted it.")
     bound.__dict__["proved"] = proved
     return bound
 
@@ -52,7 +56,9 @@ def sealed(
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
-    certificate = _document(stated, block, tensors, files)
+    statement = smle_check.statement_of(stated["program"]["head"])
+    document = {"format": "smle-certificate", "version": smle_check.VERSION, "statement": statement, **stated}
+    certificate = _bound(document, block, tensors, files)
     _accepted(certificate)
     return certificate
 
@@ -65,21 +71,15 @@ def _accepted(certificate: Certificate) -> tuple[smle_check.Proved, ...]:
         raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
 
 
-def _document(
-    stated: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
+def _bound(
+    document: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
     """Return what is stated with all digests, not checked yet."""
     try:
-        binds = smle_check.bindings(tensors, block, files)
+        document["binds"] = smle_check.bindings(tensors, block, files)
     except smle_check.Rejected as reason:
         raise NotCertifiedError(f"Two models in front of one head: {reason}.") from None
-    document = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.statement_of(stated["program"]["head"]),
-        "binds": binds,
-        **{key: stated[key] for key in ("program", "specification", "gate", "proof")},
-    }
+    document.pop("digest", None)
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
     return Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
 

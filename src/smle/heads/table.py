@@ -19,7 +19,7 @@ HEADS: dict[str, HeadKind] = {"box": BOX, "rules": RULES, "grid": GRID}
 
 def head_for(spec: Specification) -> str:
     """Return the name of the head that goes behind any model under these rules."""
-    return [name for name, head in HEADS.items() if head.suits(spec)][-1]
+    return next(name for name in reversed(HEADS) if HEADS[name].suits(spec))
 
 
 def head_of(certificate: Certificate) -> HeadKind:

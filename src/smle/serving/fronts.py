@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.document import tensors_of
 from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.monitor.corrections import WIDE
 from smle.rules import Choice, Number, Specification
+from smle.serving.perceptron import Perceptron
 from smle.serving.scores import scores_of
+from smle.storage import ModelRecord
 from smle.tables import ReadTable, column_names
 from smle.tables.frames import as_texts, examined_numbers
+from smle.tables.further import FurtherColumns
 from smle.tables.source import require_names
 from smle.tables.values import Fault
 from smle_check import Tensor
@@ -27,11 +31,13 @@ from smle_check import Tensor
 __all__ = [
     "NUMBERS",
     "TEXT",
+    "Front",
     "PythonModel",
     "StoredModel",
     "answers_of",
     "columns_of",
     "decided",
+    "front_of",
     "is_table",
     "require_tables",
     "runtime_errors",
@@ -204,7 +210,7 @@ class StoredModel:
         if self.columns is None:
             ((name, kind),) = self.kinds.items()
             with np.errstate(over="ignore"):
-                feed = {name: encoded.astype(NUMBERS[kind])}
+                feed: dict[str, Array] = {name: encoded.astype(NUMBERS[kind])}
         else:
             feed = columns_of(table, self.kinds)
         if len(encoded) <= _CHUNK:
@@ -242,6 +248,28 @@ class StoredModel:
             ) from error
         rows = len(next(iter(feed.values())))
         return answers[:, None] if answers.shape == (rows,) else answers
+
+
+Front = Perceptron | StoredModel | PythonModel
+"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
+
+All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
+`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
+the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
+those alone), and `texts`, those that they read as text."""
+
+
+def front_of(record: ModelRecord) -> Front:
+    """Return the model in front that is stored in a record."""
+    if record.onnx is not None:
+        return StoredModel(record.onnx)
+    architecture = record.description.get("architecture")
+    if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
+        raise ModelFormatError("The model folder has no model.onnx.")
+    return Perceptron(
+        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
+        None if record.further is None else FurtherColumns.from_json(record.further),
+    )
 
 
 def is_table(inputs: Sequence[tuple[str, Sequence[Any]]]) -> bool:

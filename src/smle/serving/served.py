@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.agreement import cells_of, require_same_rules
-from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.program import Box
@@ -25,26 +25,16 @@ from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, wa
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle.rules.membership import active
-from smle.serving.fronts import PythonModel, StoredModel, answers_of
+from smle.serving.fronts import Front, answers_of, front_of
 from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
 from smle.storage import ModelRecord
 from smle.tables import ASIDE, POLICIES, Reader, ReadTable, SetAside, apply_domain_policy, in_domain, require_bad_rows
 from smle.tables.frames import frame_of
-from smle.tables.further import FurtherColumns
 
 __all__ = ["Answered", "Front", "Served"]
 
 Array = npt.NDArray[Any]
-
-
-Front = Perceptron | StoredModel | PythonModel
-"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
-
-All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
-`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
-the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
-those alone), and `texts`, those that they read as text."""
 
 
 class Inside(NamedTuple):
@@ -342,10 +332,12 @@ class Served:
 
         By default in bins of about equal numbers of these rows. `bad_rows` as in `answer`.
         """
-        require_bad_rows(bad_rows)
-        X, aside = (X, None) if bad_rows == "raise" else self.without_bad_rows(X)
+        aside = None
+        if bad_rows != "raise":
+            require_bad_rows(bad_rows)
+            X, aside = self.without_bad_rows(X)
         rows = self.reader.read(X)
-        edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
+        edges = column_edges(self._spec, rows.encoded) if edges is None else edges
         found = self.answer(rows, "clip", count=False)._replace(aside=aside)
         return found.usage(edges, missing=self.reader.missing_counts(rows))
 
@@ -354,9 +346,9 @@ class Served:
     def describe(self, description: dict[str, Any]) -> None:
         """Take over what model.json is to say, and bind the certificate to it."""
         self.description_ = description
-        if self.proof is not None:
-            files = ModelRecord({}, description, self.specification_.to_yaml(), None, self.front.onnx).bound_files()
-            self._proof = rebind(self.proof, files, backbone=self.front.tensors or None)
+        if self._proof is not None:
+            files = ModelRecord({}, description, self._spec.to_yaml(), None, self._front.onnx).bound_files()
+            self._proof = rebind(self._proof, files, backbone=self._front.tensors or None)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.
@@ -390,16 +382,3 @@ class Served:
             if certificate.kind == "box" and record.onnx is not None:
                 raise CertificateError("Expected the certificate of a head of rules beside model.onnx. Got 'box'.")
         return cls(front_of(record), spec, certificate, description=record.description, verified=verify)
-
-
-def front_of(record: ModelRecord) -> Front:
-    """Return the model in front that is stored in a record."""
-    if record.onnx is not None:
-        return StoredModel(record.onnx)
-    architecture = record.description.get("architecture")
-    if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
-        raise ModelFormatError("The model folder has no model.onnx.")
-    return Perceptron(
-        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
-        None if record.further is None else FurtherColumns.from_json(record.further),
-    )

@@ -42,11 +42,10 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
 
     table = as_table(table)
     known = column_names(table)
-    names = [] if spec is None else [item.name for item in spec.inputs]
     without = frozenset() if spec is None else {item.name for item in spec.outputs}
-    table = table if spec is None else with_days(spec, table, known)
+    table = table if spec is None or not spec.dates else with_days(spec, table, known)
     if known is None:
-        array = np.asarray(table)
+        array, names = np.asarray(table), [] if spec is None else [item.name for item in spec.inputs]
         if array.ndim != 2 or array.shape[1] != len(names):
             raise DataError(
                 f"Expected a table, or an array with the {len(names)} input columns ({', '.join(names)}). "

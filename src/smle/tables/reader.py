@@ -168,10 +168,12 @@ class Reader:
     def missing_counts(self, table: Any) -> dict[str, int]:
         """Return in how many rows each input that has a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
+        if not filled:
+            return {}
         given = table.table if isinstance(table, ReadTable) else table
         wide = len(self.spec.columns) > len(self._names) or bool(self.spec.one_hot)
         encoded = wide and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
-        if not filled or (encoded and column_names(given) is None):  # encoded rows have their stand-ins
+        if encoded and column_names(given) is None:  # encoded rows have their stand-ins
             flags = self.spec.flag_columns
             return {
                 name: int(np.sum(np.asarray(given)[:, flags[name]] == 1)) if name in flags else 0 for name in filled

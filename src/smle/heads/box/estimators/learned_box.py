@@ -11,10 +11,9 @@ from sklearn.utils import check_random_state
 
 from smle.advice.examine import conflicts_explained
 from smle.errors import NotCertifiedError
-from smle.estimators.base import SafeEstimator
+from smle.estimators.base import SafeEstimator, short_history
 from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.classifier import ClassAnswers
-from smle.estimators.description import short_history
 from smle.estimators.inputs import counting_rows
 from smle.estimators.networks import number_task
 from smle.estimators.regressor import NumberAnswers
