@@ -1,5 +1,8 @@
 """One proof for the same rules: in the process, and in a folder; what is found there is checked all the same."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -10,9 +13,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import smle_check
 from smle import SafeRegressor, Specification
 from smle.certificates import drafts
-from smle.errors import CertificateError
 from smle.heads.rules import author
 from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
 
 RULES = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n- {name: alt, then: a <= 0.2 or b >= a + x}\n"
 
@@ -94,15 +97,22 @@ def test_whatever_else_is_asked_for_is_checked(checked):
     assert len(set(checked)) == 4
 
 
-def test_who_writes_into_a_certificate_changes_no_other():
+def test_nobody_writes_into_a_certificate():
+    certificate = certify_rules(Specification.from_yaml(RULES), files={"rules": b"r"})
+    for one in (certificate, pickle.loads(pickle.dumps(certificate)), copy.deepcopy(certificate)):
+        with pytest.raises(TypeError):
+            one.tensors["check.thresholds"] = one.tensors["check.sizes"]
+        with pytest.raises(TypeError):
+            one.files["rules"] = b"other"
+        assert one.check() == certificate.proved
+
+
+def test_one_program_is_made_of_a_certificate_and_copies_make_their_own():
     spec = Specification.from_yaml(RULES)
-    first = certify_rules(spec, files={"rules": b"r"})
-    first.tensors["check.thresholds"] = first.tensors["check.sizes"]
-    first.files["rules"] = b"other"
-    with pytest.raises(CertificateError):
-        first.check()
-    second = certify_rules(spec, files={"rules": b"r"})
-    assert second.check() == second.proved
+    first, second = certify_rules(spec), certify_rules(spec)
+    assert program_of(first) is program_of(second)
+    assert program_of(copy.deepcopy(first)) is not program_of(first)
+    assert program_of(certify_rules(spec, default=[1.0, 2.0])) is not program_of(first)
 
 
 def test_a_folder_keeps_proofs_for_later_processes(found, tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ class _Known:
         if certificate is None:
             certificate = sealed(stated, block, tensors | mine, files)
         _keep(self._accepted, asked, certificate, _KEPT_OF_EACH)
-        return certificate.copy()
+        return certificate
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.extras import require
-from smle.graphs.categories import has_categories, with_encoded_categories
+from smle.graphs.categories import with_encoded_categories
 from smle.graphs.converters import mended_converters, register_boosters, unified
 from smle.graphs.network_converter import register_networks
 from smle.nearest.onnx.writer import Writer
@@ -133,7 +133,7 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
 
     _require_scores(estimator, scores)
     model, undo = _without_target_transform(_readable(estimator))
-    if has_categories(model) or any(map(has_categories, np.ravel(getattr(model, "estimators_", [])))):
+    if _has_categories(model) or any(map(_has_categories, np.ravel(getattr(model, "estimators_", [])))):
         model = with_encoded_categories(model, frame)
     parts = list(_parts(model))
     _require_no_categories(parts)
@@ -258,10 +258,16 @@ def _require_scores(estimator: Any, scores: Scores) -> None:
         )
 
 
+def _has_categories(model: Any) -> bool:
+    """Whether a fitted model is HistGradientBoosting with categorical features."""
+    mask = getattr(model, "is_categorical_", None)
+    return type(model).__name__.startswith("HistGradientBoosting") and mask is not None and bool(np.any(mask))
+
+
 def _require_no_categories(parts: list[Any]) -> None:
     """Refuse what is converted without an error, and wrongly."""
     for part in parts:
-        if has_categories(part):
+        if _has_categories(part):
             raise ConversionError(
                 f"{_name(part)} with categorical features cannot be stored as ONNX inside another estimator: its "
                 "converter reads categories as numbers. Put an encoder in front of it and pass categorical_features="

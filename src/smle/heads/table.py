@@ -34,8 +34,11 @@ def head_of(certificate: Certificate) -> HeadKind:
 
 
 def program_of(certificate: Certificate) -> HeadProgram:
-    """Return the program that a certificate speaks of."""
-    return head_of(certificate).program(certificate)
+    """Return the program that a certificate speaks of. It is made once."""
+    if "program" not in certificate.made:
+        certificate.made["program"] = head_of(certificate).program(certificate)
+    program: HeadProgram = certificate.made["program"]
+    return program
 
 
 def certify_head(
