@@ -22,8 +22,8 @@ from smle.graphs.converters import mended_converters, register_boosters, unified
 from smle.graphs.network_converter import register_networks
 from smle.nearest.onnx.writer import Writer
 from smle.rules import Specification
+from smle.serving.estimator_scores import NumberScores, Scores, scores_of
 from smle.serving.fronts import StoredModel, answers_of
-from smle.serving.scores import NumberScores, Scores, scores_of
 from smle.tables import column_names
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET

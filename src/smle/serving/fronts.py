@@ -18,13 +18,13 @@ from smle.errors import DataError, ModelFormatError
 from smle.extras import require
 from smle.monitor.corrections import WIDE
 from smle.rules import Choice, Number, Specification
+from smle.serving.estimator_scores import scores_of
 from smle.serving.perceptron import Perceptron
-from smle.serving.scores import scores_of
 from smle.storage import ModelRecord
 from smle.tables import ReadTable, column_names
+from smle.tables.any_table import require_names
 from smle.tables.frames import as_texts, examined_numbers
 from smle.tables.further import FurtherColumns
-from smle.tables.source import require_names
 from smle.tables.values import Fault
 from smle_check import Tensor
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Specification
+from smle.tables.any_table import as_table, column_names, raw_values, require_distinct
 from smle.tables.days import with_days
-from smle.tables.source import as_table, column_names, raw_values, require_distinct
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, is_number, read_numbers
 
 if TYPE_CHECKING:

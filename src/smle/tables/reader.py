@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Categorical, NumericInput, Specification
+from smle.tables.any_table import as_table, column_names, normal, raw_values, require_names
 from smle.tables.days import days_of, read_days
 from smle.tables.frames import as_numbers
-from smle.tables.source import as_table, column_names, normal, raw_values, require_names
-from smle.tables.targets import option_of
+from smle.tables.target_columns import option_of
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, read_numbers, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
