@@ -88,8 +88,12 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
             kinds.extend(["score"] * len(output.options))
         else:
             kinds.append("label" if isinstance(output, Label) else "number")
+    regions: list[list[int]] = [[] for _ in spec.rules]
+    for number, switched in enumerate(cells.rules):
+        for i in switched:
+            regions[i].append(number)
     rules = []
-    for i, rule in enumerate(spec.rules):
+    for rule, own in zip(spec.rules, regions, strict=True):
         exclusions = None
         if len(rule.requirement.exclusions):
             exclusions = {"offset": len(block), "count": len(rule.requirement.exclusions)}
@@ -97,7 +101,7 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
         rules.append(
             {
                 "name": rule.name,
-                "regions": [r for r, switched in enumerate(cells.rules) if i in switched],
+                "regions": own,
                 "clauses": [[_literal(literal) for literal in c.literals] for c in rule.requirement.clauses],
                 "exclusions": exclusions,
             }
