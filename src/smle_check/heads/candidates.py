@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U
-from smle_check.guard import guard_tensors, packed
+from smle_check.guard import GUARD_NAMES, packed
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -39,7 +39,7 @@ SHORT = 8  # fewer slopes are used as they are
 PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
-class Clause(NamedTuple):
+class CheckedClause(NamedTuple):
     """A checked clause of a rule, with the numbers of its literals."""
 
     rule: int
@@ -52,7 +52,7 @@ class Checked(NamedTuple):
 
     literals: list[Literal]
     moving: int
-    clauses: list[Clause]
+    clauses: list[CheckedClause]
     excluding: list[int]
 
     @property
@@ -69,7 +69,7 @@ def checked_of(spec: Specification) -> Checked:
     found = {key_of(literal): literal for _, _, clause in stated for literal in clause}
     literals = sorted(found.values(), key=lambda literal: not literal.x)  # a stable sort
     numbers = {key_of(literal): k for k, literal in enumerate(literals)}
-    clauses = [Clause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
+    clauses = [CheckedClause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
     moving = sum(bool(literal.x) for literal in literals)
     return Checked(literals, moving, clauses, [i for i, rule in enumerate(spec.rules) if rule.exclusions])
 
@@ -287,7 +287,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     checked = checked_of(spec)
     require(gated == gated_regions(spec), "gate: expected the regions of all rules, in order")
     require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
-    known = names_of() | set(guard_tensors(spec, gated))
+    known = names_of() | GUARD_NAMES
     if not checked.is_empty:
         known |= {"check.scale", "check.outputs", "check.sizes", "check.inputs", "check.thresholds"}
         known |= {"safe.slope", "safe.offset"}

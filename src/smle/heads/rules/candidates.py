@@ -21,7 +21,7 @@ from scipy import sparse
 from smle.certificates.document import Certificate
 from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
-from smle.heads.slopes import Limits, Part, Slopes, changed_bits
+from smle.heads.slopes import Limits, SlopePart, Slopes, changed_bits
 from smle.nearest import BlockPoints, Clauses, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
@@ -66,30 +66,22 @@ class Candidates(ClipList):
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
 
-    def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
-        return self._served(X, answers)[0]
-
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and how each row was served.
 
         0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: a near one, because the search
         for the nearest was cut short.
         """
-        y, rows, served = self._served(X, answers)
-        by = np.zeros(len(y), dtype=np.int8)
-        by[rows] = served
-        return y, by
-
-    def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
-        """Return the answers, the rows whose answers did not pass, and how these were served."""
         y, bad, bits = self._run(X, answers)
-        rows, by = np.asarray(bad, dtype=np.intp), None
+        by = np.zeros(len(y), dtype=np.int8)
         if len(bad):
+            rows = np.asarray(bad, dtype=np.intp)
             with self._one_at_a_time, np.errstate(all="ignore"):
                 given = np.asarray(answers).take(rows, 0)
-                y[rows], by = self._repaired(X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool))
-        return y, rows, 1 if by is None else by
+                asked = X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool)
+                y[rows], served = self._repaired(*asked)
+            by[rows] = 1 if served is None else served
+        return y, by
 
     def _repaired(
         self, X: Array, answers: Array, clipped: Array, bits: Mask
@@ -259,19 +251,21 @@ class Candidates(ClipList):
             clipped = np.ones(len(rows), dtype=bool)
             clipped[bad] = False
             own = rows[clipped]
-            parts: list[Part] = [self._at_limits(own, X[own], answers[own], self.bits_of(X[own]))]
+            parts: list[SlopePart] = [self._at_limits(own, X[own], answers[own], self.bits_of(X[own]))]
             kept, own = ~changed, rows[~clipped]
             if len(own):
                 parts += self._repairs(own, X[own], answers[own], served[own], np.asarray(bits, dtype=bool), kept)
         return Slopes(kept, np.abs(answers) <= float(WIDE), self._in_domain(X), parts)
 
-    def _repairs(self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask) -> list[Part]:
+    def _repairs(
+        self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask
+    ) -> list[SlopePart]:
         """Return derivatives of what was served to rows that do not pass; no number of a block counts as kept."""
         x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
         clipped = self._at_limits(rows, X, answers, bits)
         alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
-        parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
+        parts: list[SlopePart] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
         for number, block in enumerate(self.proposals.parts):
             if kept[np.ix_(rows, block.outputs)].all():
                 continue
