@@ -66,7 +66,8 @@ else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:
-            return getattr(import_module(_HOME[name]), name)
+            found = globals()[name] = getattr(import_module(_HOME[name]), name)
+            return found
         raise AttributeError(f"module 'smle' has no attribute '{name}'")
 
 

@@ -11,7 +11,7 @@ Every inequality is checked in rationals, or in integers on a power-of-two grid.
 trusted: multipliers are hints, and obligations are derived here. Anything unexpected raises `Rejected`.
 """
 
-from smle_check.check import FILES, check_certificate, claimed, read_folder
+from smle_check.check import FILES, check_certificate, read_folder
 from smle_check.command import Checked, check
 from smle_check.floats import BINARY32, BINARY64
 from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
@@ -37,7 +37,6 @@ __all__ = [
     "check",
     "check_certificate",
     "check_onnx",
-    "claimed",
     "read_folder",
     "read_json",
     "read_onnx",

@@ -11,6 +11,11 @@ from smle_check.reading import Tensor, fields, index, items, number, require
 from smle_check.specification import Specification
 
 MAX_STEPS = 50_000_000  # of the search over regions
+GUARD_NAMES = frozenset(
+    {f"{part}_{fmt.name}" for part in ("domain.lower", "domain.upper", "gate.constants") for fmt in FORMATS}
+    | {"gate.coefficients", "gate.thresholds"}
+)
+"""The names of `guard_tensors`."""
 
 
 def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
-from smle_check.floats import BINARY32, FORMATS, cast_error, nearest, upward
-from smle_check.guard import check_coverage
+from smle_check.floats import BINARY32, cast_error, nearest, upward
+from smle_check.guard import GUARD_NAMES, check_coverage
 from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, root_box
 from smle_check.heads.network import Relaxed, hidden_layers
 from smle_check.kernel import bounded, multipliers_of
@@ -300,9 +300,7 @@ def check_box(claim: Claim) -> list[tuple[Obligation, Fraction]]:
 
 def check_names(tensors: dict[str, Tensor], clip: str, kind: str, free: bool) -> None:
     """Check that the weights hold what the stated program reads, and nothing else."""
-    prescribed = {f"domain.{side}_{fmt.name}" for side in ("lower", "upper") for fmt in FORMATS}
-    prescribed |= {f"gate.constants_{fmt.name}" for fmt in FORMATS}
-    prescribed |= {"gate.coefficients", "gate.thresholds", "gate.signatures", "heads.weight", "heads.bias"}
+    prescribed = {*GUARD_NAMES, "gate.signatures", "heads.weight", "heads.bias"}
     prescribed |= {"bounds.lower", "bounds.upper"} | ({"heads.fallback"} if clip == "clamp" else set())
     prescribed |= {"bounds.lower_slope", "bounds.upper_slope"} if kind != "constant" else set()
     if kind == "network":

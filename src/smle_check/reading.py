@@ -8,7 +8,7 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
 
@@ -180,7 +180,7 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
     return tensors
 
 
-def weights_digest(tensors: dict[str, Tensor]) -> str:
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 over the sorted (name, dtype, shape, bytes), each part prefixed with its length."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -190,7 +190,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def bindings(tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes]) -> dict[str, str | None]:
+def bindings(tensors: Mapping[str, Tensor], block: bytes, files: Mapping[str, bytes]) -> dict[str, str | None]:
     """Return the digests of the parts of a model by role, None for a missing part (section 1.6).
 
     `files` are the whole files by role: `onnx` (the backbone, if it is a separate file), `model`, `rules`.

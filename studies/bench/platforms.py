@@ -22,7 +22,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import SafeRegressor, Specification
 from smle.platforms import predict_dask, predict_ray
-from smle.serving.stored import session_of
+from smle.serving.fronts import session_of
 from studies.bench.harness import BenchResult, Table, interleaved
 
 __all__ = ["run"]

@@ -1,16 +1,21 @@
 """One proof for the same rules: in the process, and in a folder; what is found there is checked all the same."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
+import smle_check
 from smle import SafeRegressor, Specification
 from smle.certificates import drafts
 from smle.heads.rules import author
 from smle.heads.rules.author import certify_rules
+from smle.heads.table import program_of
 
 RULES = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n- {name: alt, then: a <= 0.2 or b >= a + x}\n"
 
@@ -58,6 +63,56 @@ def test_a_known_proof_gives_the_same_certificate_and_keeps_what_is_of_the_model
     assert first.document["proof"] == second.document["proof"]
     assert first.document["binds"] != second.document["binds"]
     assert len(second.check()) == len(first.check()) > 0
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """Return a list that grows with every certificate that the checker is asked about."""
+    calls, check = [], smle_check.check_certificate
+
+    def counted(text, *arguments):
+        calls.append(text)
+        return check(text, *arguments)
+
+    monkeypatch.setattr(smle_check, "check_certificate", counted)
+    return calls
+
+
+def test_a_search_checks_each_certificate_once(checked):
+    X = np.random.default_rng(0).uniform(0, 1, (60, 1))
+    y = np.hstack([X, 1 - X])
+    search = GridSearchCV(SafeRegressor(Specification.from_yaml(RULES), Ridge()), {"estimator__alpha": [1, 2, 3]}, cv=4)
+    search.fit(X, y)
+    assert len(checked) == len(set(checked)) == 5  # four folds, and all rows
+
+
+def test_whatever_else_is_asked_for_is_checked(checked):
+    spec = Specification.from_yaml(RULES)
+    first = certify_rules(spec, default=[1.0, 2.0], files={"rules": b"r"})
+    assert certify_rules(spec, default=[1.0, 2.0], files={"rules": b"r"}).text == first.text
+    assert len(checked) == 1
+    certify_rules(spec, default=[1.0, 3.0], files={"rules": b"r"})
+    certify_rules(spec, default=[1.0, 2.0], files={"rules": b"s"})
+    certify_rules(spec, default=[1.0, 2.0], files={"model": b"r"})
+    assert len(set(checked)) == 4
+
+
+def test_nobody_writes_into_a_certificate():
+    certificate = certify_rules(Specification.from_yaml(RULES), files={"rules": b"r"})
+    for one in (certificate, pickle.loads(pickle.dumps(certificate)), copy.deepcopy(certificate)):
+        with pytest.raises(TypeError):
+            one.tensors["check.thresholds"] = one.tensors["check.sizes"]
+        with pytest.raises(TypeError):
+            one.files["rules"] = b"other"
+        assert one.check() == certificate.proved
+
+
+def test_one_program_is_made_of_a_certificate_and_copies_make_their_own():
+    spec = Specification.from_yaml(RULES)
+    first, second = certify_rules(spec), certify_rules(spec)
+    assert program_of(first) is program_of(second)
+    assert program_of(copy.deepcopy(first)) is not program_of(first)
+    assert program_of(certify_rules(spec, default=[1.0, 2.0])) is not program_of(first)
 
 
 def test_a_folder_keeps_proofs_for_later_processes(found, tmp_path, monkeypatch):

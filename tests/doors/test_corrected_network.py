@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -285,9 +286,10 @@ def test_a_copy_with_other_numbers_is_refused() -> None:
     network = correct(wild_model(3), spec_of(RULES["limits"]))
     again = pickle.loads(pickle.dumps(network))
     np.testing.assert_array_equal(answers(again, inputs(50)), answers(network, inputs(50)))
-    name = next(name for name in network.head.certificate.tensors if name.startswith("clips."))
-    tensor = network.head.certificate.tensors[name]
-    network.head.certificate.tensors[name] = tensor._replace(data=bytes([tensor.data[0] ^ 1]) + tensor.data[1:])
+    tensors = network.head.certificate.tensors
+    name = next(name for name in tensors if name.startswith("clips."))
+    other = tensors[name]._replace(data=bytes([tensors[name].data[0] ^ 1]) + tensors[name].data[1:])
+    network.head.certificate = replace(network.head.certificate, tensors={**tensors, name: other})
     with pytest.raises(CertificateError, match="digest"):
         pickle.loads(pickle.dumps(network))
 

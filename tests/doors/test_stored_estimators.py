@@ -28,8 +28,8 @@ from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardSca
 from sklearn.svm import SVR
 
 from smle import Specification
-from smle.corrected import stored_form
 from smle.errors import ConversionError
+from smle.graphs.convert import stored_form
 from smle.tables.frames import frame_of
 
 ONE = Specification.from_yaml("inputs: {a: [-1e6, 1e6]}\noutputs: [y]\nrules: []\n")

@@ -17,12 +17,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle.certificates.document import arrays_of
 from smle.corrected import CorrectedModel
-from smle.corrected.stored_form import stored_form
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.export import check_onnx, load_onnx, write_onnx
+from smle.graphs.convert import stored_form
 from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
-from smle.serving.stored import StoredModel
+from smle.serving.fronts import StoredModel
 from smle.storage import ModelRecord
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of

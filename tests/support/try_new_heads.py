@@ -16,7 +16,7 @@ from smle.errors import NotCertifiedError
 from smle.export import check_onnx
 from smle.heads.table import HEADS
 from smle.networks.certified_head import CertifiedHead
-from smle.serving.answers import PythonModel
+from smle.serving.fronts import PythonModel
 
 folder = Path(sys.argv[1])
 assert Path(smle.__file__).is_relative_to(folder), smle.__file__

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from smle.errors import DataError, ModelFormatError
 from smle.graphs.rows import model_of_rows
 from smle.rules import Categorical, NumericInput, Specification
-from smle.serving.scores import scores_of
-from smle.serving.stored import StoredModel
+from smle.serving.estimator_scores import scores_of
+from smle.serving.fronts import StoredModel
 from smle.tables import column_names, encode_inputs, in_domain, outputs_of
 
 __all__ = ["AskedTable", "subject_of"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,23 @@ _SHOWN = 50  # rules that a description lists
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """A proof that a model obeys its rules, with everything needed to check it again.
+    """A proof that a model obeys its rules, with everything needed to check it again. Nobody can write into it.
 
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
     * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`,
       and `onnx` where the model in front of the head is model.onnx).
+    * `made`: what others made of it, such as the program of its head. It is not stored.
     """
 
     text: bytes
     block: bytes
-    tensors: dict[str, smle_check.Tensor] = field(repr=False)
-    files: dict[str, bytes] = field(repr=False)
+    tensors: Mapping[str, smle_check.Tensor] = field(repr=False)
+    files: Mapping[str, bytes] = field(repr=False)
+    made: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("tensors", "files"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Certificate:
@@ -53,10 +60,11 @@ class Certificate:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and files hold what was checked, and nothing that was made from it."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"text": self.text, "block": self.block, "tensors": dict(self.tensors), "files": dict(self.files)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({item.name: state[item.name] for item in fields(self)})
+        self.__dict__.update({name: state[name] for name in ("text", "block", "tensors", "files")}, made={})
+        self.__post_init__()
 
     @property
     def document(self) -> dict[str, Any]:
@@ -78,7 +86,7 @@ class Certificate:
             CertificateError: If the checker rejects it; the message says why.
         """
         try:
-            return tuple(smle_check.check_certificate(self.text, self.tensors, self.block, self.files))
+            return tuple(smle_check.check_certificate(self.text, dict(self.tensors), self.block, dict(self.files)))
         except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
 
@@ -159,7 +167,7 @@ def how_proved(proved: Sequence[Proved]) -> str:
     return ", ".join(enforced) or margin_text(min(item.margin for item in proved))
 
 
-def _units(document: dict[str, Any], tensors: dict[str, smle_check.Tensor]) -> list[str]:
+def _units(document: dict[str, Any], tensors: Mapping[str, smle_check.Tensor]) -> list[str]:
     """Return in what units of the outputs the nearest allowed answer is looked for, in a line; it is not proved."""
     if "check.scale" not in tensors:
         return []
@@ -209,7 +217,7 @@ def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Ten
     return result
 
 
-def arrays_of(tensors: dict[str, smle_check.Tensor]) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(tensors: Mapping[str, smle_check.Tensor]) -> dict[str, npt.NDArray[Any]]:
     """Return tensors of the checker as arrays; those of types that NumPy does not have are left out.
 
     They show the very bytes that the checker reads, and nothing can be written into them.

@@ -2,7 +2,8 @@
 
 Kept in the process, and in the folder that the environment variable SMLE_CACHE names, if it does. Nothing is taken on
 trust: whatever is sealed with data and files passes the exact checker, and a draft from a folder must state the rules
-that were asked for.
+that were asked for. Certificates that passed are kept in the process, too: a search over parameters asks for the same
+ones again and again, one for each fold.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from smle.files import reason_of, replacing
 
 __all__ = ["Draft", "certified"]
 
-_KEPT = 32  # drafts in memory
-_drafts: OrderedDict[str, Draft] = OrderedDict()
+_KEPT, _KEPT_OF_EACH = 32, 8  # drafts in memory, and certificates of each
+_drafts: OrderedDict[str, _Known] = OrderedDict()
 _one_at_a_time = Lock()
 
 
@@ -64,33 +65,56 @@ def certified(
         NotCertifiedError: If the checker does not accept what was found.
     """
     key = smle_check.sha256(smle_check.canonical([kind, specification]) + block)
-    with _one_at_a_time:
-        draft = _drafts.get(key)
-        if draft is not None:
-            _drafts.move_to_end(key)
-    stored = None if draft is not None else _read(key, kind, specification)
+    known, files = _drafts.get(key), files or {}
+    if known is not None:
+        return known.certificate(own, files)
+    stored = _read(key, kind, specification)
     if stored is not None:
+        known = _Known(stored)
         try:
-            return _kept(key, stored, own, files)
+            certificate = known.certificate(own, files)
         except NotCertifiedError:
             pass  # an old version, or somebody else's file: the proof is found again
-    known = draft is not None
-    draft = find() if draft is None else draft
-    certificate = _kept(key, draft, own, files)
-    if not known:
-        _write(key, draft)  # what the checker accepted
+        else:
+            _keep(_drafts, key, known, _KEPT)
+            return certificate
+    known = _Known(find())
+    certificate = known.certificate(own, files)
+    _keep(_drafts, key, known, _KEPT)
+    _write(key, known.draft)  # what the checker accepted
     return certificate
 
 
-def _kept(key: str, draft: Draft, own: dict[str, Any], files: dict[str, bytes] | None) -> Certificate:
-    """Seal a draft, and remember it."""
-    mine = {name: value for name, value in own.items() if name in draft.tensors}
-    certificate = sealed(draft.stated, draft.block, draft.tensors | tensors_of(mine), files or {})
+class _Known:
+    """A draft, and certificates made of it that the checker accepted."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._accepted: OrderedDict[Any, Certificate] = OrderedDict()
+
+    def certificate(self, own: dict[str, Any], files: dict[str, bytes]) -> Certificate:
+        """Return the draft, sealed with arrays of a model and files, as the checker accepted it.
+
+        Raises:
+            NotCertifiedError: If the checker does not accept it.
+        """
+        stated, block, tensors = self.draft
+        mine = tensors_of({name: value for name, value in own.items() if name in tensors})
+        asked = tuple(mine.items()), tuple(files.items())
+        certificate = self._accepted.get(asked)
+        if certificate is None:
+            certificate = sealed(stated, block, tensors | mine, files)
+        _keep(self._accepted, asked, certificate, _KEPT_OF_EACH)
+        return certificate
+
+
+def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Keep a value, and no more values than these; those go first that were not asked for longest."""
     with _one_at_a_time:
-        _drafts[key] = draft
-        while len(_drafts) > _KEPT:
-            _drafts.popitem(last=False)
-    return certificate
+        kept[key] = value
+        kept.move_to_end(key)
+        while len(kept) > most:
+            kept.popitem(last=False)
 
 
 # --- a folder, if asked for

@@ -20,24 +20,19 @@ def rebind(
     """Return the same proof, of the same head, bound to other files (a changed model.json, say).
 
     A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
-    are given.
+    are given. Files and backbone have no part in what is proved, so that the checker is not asked again.
 
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
-    kept = {role: data for role, data in certificate.files.items() if role == "onnx"}
-    document = certificate.document
-    stated = {key: document[key] for key in ("program", "specification", "gate", "proof")}
-    tensors = certificate.tensors
+    proved = _accepted(certificate)
+    if "onnx" in certificate.files:
+        files = {"onnx": certificate.files["onnx"], **files}
+    tensors = dict(certificate.tensors)
     if backbone is not None:
-        head = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
-        tensors = {**head, **backbone}
-    bound = _document(stated, certificate.block, tensors, {**kept, **files})
-    try:
-        smle_check.claimed(bound.text, bound.tensors, bound.block, bound.files)
-    except smle_check.Rejected as reason:
-        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
-    bound.__dict__["proved"] = certificate.proved  # of the same rules, head and proof: files have no part in it
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)} | backbone
+    bound = _bound(certificate.document, certificate.block, tensors, files)
+    bound.__dict__["proved"] = proved
     return bound
 
 
@@ -57,31 +52,32 @@ def sealed(
     Raises:
         NotCertifiedError: If the checker does not accept it.
     """
-    certificate = _document(stated, block, tensors, files)
-    try:
-        _ = certificate.proved
-    except CertificateError as reason:
-        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
+    statement = smle_check.statement_of(stated["program"]["head"])
+    document = {"format": "smle-certificate", "version": smle_check.VERSION, "statement": statement, **stated}
+    certificate = _bound(document, block, tensors, files)
+    _accepted(certificate)
     return certificate
 
 
-def _document(
-    stated: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
+def _accepted(certificate: Certificate) -> tuple[smle_check.Proved, ...]:
+    """Return what is proved; raise NotCertifiedError if the checker does not accept it."""
+    try:
+        return certificate.proved
+    except CertificateError as reason:
+        raise NotCertifiedError(f"The exact checker does not accept the proof: {reason}") from reason
+
+
+def _bound(
+    document: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
     """Return what is stated with all digests, not checked yet."""
     try:
-        binds = smle_check.bindings(tensors, block, files)
+        document["binds"] = smle_check.bindings(tensors, block, files)
     except smle_check.Rejected as reason:
         raise NotCertifiedError(f"Two models in front of one head: {reason}.") from None
-    document = {
-        "format": "smle-certificate",
-        "version": smle_check.VERSION,
-        "statement": smle_check.statement_of(stated["program"]["head"]),
-        "binds": binds,
-        **stated,
-    }
+    document.pop("digest", None)
     document["digest"] = smle_check.sha256(smle_check.canonical(document))
-    return Certificate(smle_check.canonical(document) + b"\n", block, tensors, dict(files))
+    return Certificate(smle_check.canonical(document) + b"\n", block, tensors, files)
 
 
 def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, Any]:
@@ -92,8 +88,12 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
             kinds.extend(["score"] * len(output.options))
         else:
             kinds.append("label" if isinstance(output, Label) else "number")
+    regions: list[list[int]] = [[] for _ in spec.rules]
+    for number, switched in enumerate(cells.rules):
+        for i in switched:
+            regions[i].append(number)
     rules = []
-    for i, rule in enumerate(spec.rules):
+    for rule, own in zip(spec.rules, regions, strict=True):
         exclusions = None
         if len(rule.requirement.exclusions):
             exclusions = {"offset": len(block), "count": len(rule.requirement.exclusions)}
@@ -101,7 +101,7 @@ def compiled(spec: Specification, cells: Cells, block: bytearray) -> dict[str, A
         rules.append(
             {
                 "name": rule.name,
-                "regions": [r for r, switched in enumerate(cells.rules) if i in switched],
+                "regions": own,
                 "clauses": [[_literal(literal) for literal in c.literals] for c in rule.requirement.clauses],
                 "exclusions": exclusions,
             }

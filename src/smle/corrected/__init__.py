@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from smle.corrected.model import CorrectedModel
-from smle.corrected.stored_form import stored_form
 from smle.errors import ModelFormatError, SmleError
+from smle.graphs.convert import stored_form
 from smle.graphs.rows import model_of_rows
 from smle.heads.table import certify_head, program_of
 from smle.rules import Specification
-from smle.serving.answers import PythonModel, answers_of, typical
+from smle.serving.fronts import PythonModel, StoredModel, answers_of, typical
 from smle.serving.served import Answered, Front, Served
-from smle.serving.stored import StoredModel
 from smle.storage import description_of
 from smle.tables import encode_inputs
 from smle.tables.frames import frame_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from smle.networks.safe_network import SafeNetwork
 
-__all__ = ["Answered", "CorrectedModel", "Served", "answers_of", "correct", "program_of", "stored_form"]
+__all__ = ["Answered", "CorrectedModel", "Served", "answers_of", "correct", "program_of"]
 
 _KINDS = {"numbers": "SafeRegressor", "labels": "SafeClassifier", "choice": "SafeClassifier"}
 

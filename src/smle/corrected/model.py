@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from smle.errors import ConversionError
 from smle.graphs.certified_files import write_onnx
-from smle.serving.answers import PythonModel, decided
+from smle.serving.fronts import PythonModel, decided
 from smle.serving.served import Served
 from smle.storage import ModelRecord, write_record
 
@@ -95,7 +95,7 @@ class CorrectedModel(Served):
         result = (
             decided(self.specification_, found.served) if not as_steps or grid is None else grid.whole(found.served)
         )
-        return found.returned(result, self.specification_, return_info)
+        return found.returned(result, return_info)
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""

@@ -21,7 +21,7 @@ from smle.networks.folders import backbone_state
 from smle.networks.predicted import encoded_features, evaluating
 from smle.networks.safe_network import SafeNetwork
 from smle.rules import Specification
-from smle.serving.answers import typical
+from smle.serving.fronts import typical
 from smle.storage import ModelRecord
 
 __all__ = ["correct_module", "load_network"]

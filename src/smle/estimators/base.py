@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,7 +15,6 @@ from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.bases import BaseEstimator
-from smle.estimators.description import describe
 from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
@@ -23,16 +24,19 @@ from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification
 from smle.serving.served import Served
-from smle.storage import ModelRecord
-from smle.tables import column_names, encode_inputs, require_in_domain
+from smle.storage import ModelRecord, description_of
+from smle.tables import column_names, encode_inputs, require_in_domain, table_digest
 from smle.tables.frames import frame_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["SafeEstimator", "without_rules"]
+    from smle.training.options import History
+
+__all__ = ["SafeEstimator", "short_history", "without_rules"]
 
 Array = npt.NDArray[np.float64]
+_POINTS = 200  # of the training history
 
 
 @dataclass(eq=False, repr=False)
@@ -102,9 +106,9 @@ class SafeEstimator(FittedModel, BaseEstimator):
     def _emptied(self) -> Self:
         """Return a copy that is not fitted."""
         empty = type(self).__new__(type(self))
-        kept = self.__dict__.items()
-        known = {name: value for name, value in kept if name.startswith("_") or not name.endswith("_")}
-        empty.__dict__.update({name: value for name, value in known.items() if name != "_task"})
+        for name, value in self.__dict__.items():
+            if name != "_task" and (name.startswith("_") or not name.endswith("_")):
+                empty.__dict__[name] = value
         require_parameters(empty, empty.get_params(deep=False))
         return empty
 
@@ -127,7 +131,9 @@ class SafeEstimator(FittedModel, BaseEstimator):
             raise DataError(f"Expected at least {least} rows to train on. Got {len(encoded)} sample(s).")
         require_in_domain(spec, encoded, "training rows")
         require_units(spec, encoded, targets)
-        targets, moved, most = reconciled(spec, encoded, targets)
+        moved, most = 0, 0.0
+        if spec.grid is not None:
+            targets, moved, most = reconciled(spec, encoded, targets)
         if moved:
             warnings.warn(
                 f"Targets of {moved} of {len(targets)} rows do not add up as the rules ask. They were moved to the "
@@ -139,29 +145,31 @@ class SafeEstimator(FittedModel, BaseEstimator):
         hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
-    def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> None:
-        """Take over a model that was fitted to these rows, and describe it; `task` says how its answers are read."""
+    def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
+        """Take over a model that was fitted to these rows, and describe it; return what it does to them.
+
+        `task` says how its answers are read.
+        """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
-        self._deploy(served)
+        self.deployed_, self._task = served, task
         self.n_features_in_ = len(rows.frame.columns)
         if column_names(rows.table) is not None:
             self.feature_names_in_ = np.asarray(rows.frame.columns, dtype=object)
         usage = served.usage(served.reader.opened(rows.frame, rows.encoded))
         described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
         served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
-        self._task = task
+        return usage
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Note how the model does beside a quick plain one on the rows held out, if that is asked for."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
             self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
-    def _taken_over(self, fitted: Self) -> Self:
-        """Become what was fitted; warn if it is of little use."""
+    def _taken_over(self, fitted: Self, usage: Usage) -> Self:
+        """Become what was fitted; warn if it is of little use. `usage`: what it does to the rows of `fit`."""
         self.__dict__ = fitted.__dict__
-        head = Usage.from_json(self.description_["training"]).head
-        scores = self.description_["scores"]
+        scores, head = self.deployed_.description_["scores"], usage.head
         for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):
             if text:
                 warnings.warn(text, AccuracyWarning, stacklevel=3)
@@ -193,3 +201,51 @@ class SafeEstimator(FittedModel, BaseEstimator):
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs with nothing required: the specification of a baseline."""
     return replace(spec, rules=(), flags=())
+
+
+def describe(
+    spec: Specification,
+    X: npt.NDArray[Any],
+    targets: npt.NDArray[Any],
+    *,
+    kind: str,
+    architecture: dict[str, Any],
+    seed: int | None,
+    history: dict[str, Any],
+    usage: Usage,
+    **further: Any,
+) -> dict[str, Any]:
+    """Return the description of a model that was fitted to encoded rows and targets."""
+    provenance = {
+        "data_sha256": table_digest(X, targets),
+        "rows": len(X),
+        "seed": seed,
+        "command": " ".join(sys.argv)[:1000],
+    }
+    facts = {"architecture": architecture, "provenance": provenance, "history": history, **further}
+    return description_of(kind, spec, training=usage.to_json(), **facts)
+
+
+def short_history(history: History) -> dict[str, Any]:
+    """Return the history with at most some hundreds of epochs, evenly spaced; the best and the last are kept."""
+    epochs = len(history.loss)
+    chosen = {round(i) for i in np.linspace(0, epochs - 1, min(epochs, _POINTS))}
+    kept = sorted(chosen | {history.best_epoch}) if epochs else []
+
+    def values(name: str) -> list[float | None]:
+        every = getattr(history, name)
+        return [every[i] if math.isfinite(every[i]) else None for i in kept] if len(every) == epochs else []
+
+    return {
+        "epochs": epochs - history.final_epochs,
+        "best_epoch": history.best_epoch + 1,
+        "final_epochs": history.final_epochs,
+        "stopped": history.stopped,
+        "seconds": round(history.seconds, 3),
+        "epoch": [i + 1 for i in kept],
+        "loss": values("loss"),
+        "validation_loss": values("validation_loss"),
+        "learning_rate": values("learning_rate"),
+        "safety_name": history.safety_name,
+        "safety": values("safety"),
+    }

@@ -17,8 +17,8 @@ from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.tasks import Held
 from smle.extras import require
 from smle.parameters import by_name
+from smle.serving.fronts import StoredModel
 from smle.serving.perceptron import Perceptron
-from smle.serving.stored import StoredModel
 
 __all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
 

@@ -71,7 +71,7 @@ class ClassAnswers(ClassifierMixin, FittedModel):
                 reason for each such row, by its number from 0 on. `served_` counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
-        return found.returned(self._task.predictions(found.served), self.specification_, return_info)
+        return found.returned(self._task.predictions(found.served), return_info)
 
     def predict_proba(
         self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"

@@ -16,7 +16,7 @@ from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import ASIDE, ReadTable, SetAside, raw_values
+from smle.tables import ASIDE, SetAside, as_table, column_names, raw_values
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,8 +76,8 @@ class FittedModel:
 
     # --- using
 
-    def _read(self, X: Any, *, bad_rows: str = "raise") -> ReadTable:
-        """Return the rows of a table that fits the model, not read yet.
+    def _given_rows(self, X: Any, *, bad_rows: str = "raise") -> Any:
+        """Return a table as it is, and anything without columns of its own as a table, or an array that fits the model.
 
         Values of an array are left to the reader where bad rows are to be set aside.
 
@@ -86,19 +86,20 @@ class FittedModel:
         """
         if "deployed_" not in self.__dict__:  # scikit-learn's own check takes longer than answering a row
             check_is_fitted(self, "deployed_")
-        reader = self.deployed_.reader
-        rows = reader.opened(X)
-        if rows.columns is None:
-            array = plain_table(rows.table, self.specification_) if bad_rows == "raise" else raw_values(rows.table)
-            if array.ndim != 2:
-                raise DataError(f"Expected a table, or an array (rows, columns). Got an array of shape {array.shape}.")
-            if array.shape[1] != self.n_features_in_:
-                raise DataError(
-                    f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                    "features as input."
-                )
-            rows = reader.opened(array)
-        return rows
+        if hasattr(type(X), "columns"):  # a lazy table would look for them
+            return X
+        table = as_table(X)
+        if column_names(table) is not None:
+            return table
+        array = plain_table(table, self.specification_) if bad_rows == "raise" else raw_values(table)
+        if array.ndim != 2:
+            raise DataError(f"Expected a table, or an array (rows, columns). Got an array of shape {array.shape}.")
+        if array.shape[1] != self.n_features_in_:
+            raise DataError(
+                f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input."
+            )
+        return array
 
     def answer(
         self, X: Any, out_of_domain: str | None = None, *, bad_rows: str = "raise", count: bool = True
@@ -111,13 +112,13 @@ class FittedModel:
             bad_rows: `raise` or `set aside`: rows that cannot be read are left out, with a reason each (`aside`).
             count: Count the rows in `served_`.
         """
-        X = self._read(X, bad_rows=bad_rows)
+        X = self._given_rows(X, bad_rows=bad_rows)
         policy = self.out_of_domain if out_of_domain is None else out_of_domain
         return self.deployed_.answer(X, policy, bad_rows=bad_rows, count=count, stacklevel=4)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
         """Return the rows of a table that can be read, and what is wrong with the others; see `predict`."""
-        rows, aside = self.deployed_.without_bad_rows(self._read(X, bad_rows=ASIDE))
+        rows, aside = self.deployed_.without_bad_rows(self._given_rows(X, bad_rows=ASIDE))
         return (rows if len(aside) else X), aside
 
     def own_answers(self, X: Any) -> Array:
@@ -132,7 +133,7 @@ class FittedModel:
             edges: Bins of the input columns; by default those of the training rows, if model.json has them.
             bad_rows: `raise`, or `set aside`: rows that cannot be read are counted as such (`Usage.set_aside`).
         """
-        X = self._read(X, bad_rows=bad_rows)
+        X = self._given_rows(X, bad_rows=bad_rows)
         if edges is None:
             known = self.description_.get("training")
             edges = {} if known is None else Usage.from_json(known).edges

@@ -8,28 +8,34 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from sklearn.base import clone
+import numpy.typing as npt
+from sklearn.base import clone, is_classifier
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state, get_tags
-from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping
+from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
 
 from smle.advice.examine import conflicts_explained
 from smle.certificates.document import Certificate
-from smle.corrected import stored_form
-from smle.errors import ConversionError
-from smle.estimators.base import SafeEstimator
-from smle.estimators.description import short_history
-from smle.estimators.inner import fit_inner, routed_arguments, title_of
+from smle.errors import ConversionError, DataError
+from smle.estimators.base import SafeEstimator, short_history
 from smle.estimators.networks import Lesson, NetworkEstimator
 from smle.estimators.tasks import Held, TrainingRows
+from smle.graphs.convert import stored_form
+from smle.heads.contract import HeadProgram
 from smle.heads.table import certify_head, program_of
+from smle.monitor import Usage
 from smle.parameters import or_none, plain_parameters, stated, stored_parameters
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served
 from smle.tables import column_names
+from smle.tables.frames import is_text
 from smle.tables.further import FurtherColumns
 
 if TYPE_CHECKING:
+    import pandas as pd
     from typing_extensions import Self
 
 __all__ = ["MetaEstimator"]
@@ -41,7 +47,7 @@ def _is_estimator(value: Any) -> bool:
 
 def _learns_in_parts(model: MetaEstimator) -> bool:
     if model.estimator is not None and not hasattr(model.estimator, "partial_fit"):
-        raise AttributeError(f"{title_of(model.estimator)}, the estimator inside, has no partial_fit. Call fit.")
+        raise AttributeError(f"{_title_of(model.estimator)}, the estimator inside, has no partial_fit. Call fit.")
     return True
 
 
@@ -141,9 +147,8 @@ class MetaEstimator(SafeEstimator):
         inner = fitted._inner_estimator()
         if getattr(inner, "warm_start", False) and hasattr(self, "estimator_"):
             inner = copy.deepcopy(self.estimator_).set_params(**inner.get_params(deep=False))
-        routed = routed_arguments(fitted, sample_weight, params)
-        fitted._fit(inner, X, y, routed)
-        return self._taken_over(fitted)
+        routed = _routed_arguments(fitted, sample_weight, params)
+        return self._taken_over(fitted, fitted._fit(inner, X, y, routed))
 
     @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -169,7 +174,7 @@ class MetaEstimator(SafeEstimator):
                     "The estimator inside is stored as ONNX, which cannot learn. Expected a model that was fitted "
                     "here, or a network. Call fit."
                 )
-            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._read(X).table
+            known, inner, X = self.deployed_, copy.deepcopy(self.estimator_), self._given_rows(X)
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
         fitted._fit(inner, X, y, weights, once=True, known=known)
         self.__dict__ = fitted.__dict__
@@ -177,26 +182,30 @@ class MetaEstimator(SafeEstimator):
 
     def _fit(
         self, inner: Any, X: Any, y: Any, routed: dict[str, Any], *, once: bool = False, known: Served | None = None
-    ) -> None:
-        """Fit in place. On failure the object may be half-fitted. `known` is served so far, to go on from."""
+    ) -> Usage:
+        """Fit in place; return what the model does to the rows. On failure the object may be half-fitted.
+
+        `known` is served so far, to go on from.
+        """
         spec = self._given() if known is None else known.specification_
         task = self._plain_task(spec, y)
         is_network = isinstance(inner, NetworkEstimator)
         rows = self._read_rows(spec, inner._task_of(spec, y) if is_network else task, X, y, least=1 if once else 2)
         # First: rules that cannot be proved are better known before an hour of training.
-        certificate = None if known is None else known.certificate_
+        certificate, head = (None, None) if known is None else (known.certificate_, known.head)
         if certificate is None:
-            certificate = _certified(rows)
+            certificate, head = _certified(rows)
         started = time.monotonic()
         if is_network:
             front, held, facts = _network_front(inner, rows, routed, once=once)
         else:
             front, held, facts = _stored_front(inner, rows, routed, once=once)
         facts = {"history": {"seconds": round(time.monotonic() - started, 3)}, "seed": None, **facts}
-        served = Served(self._finished(front, task, rows, held), spec, certificate)
+        served = Served(self._finished(front, task, rows, held), spec, certificate, head=head)
         self.estimator_ = facts.pop("fitted")
-        self._serve(served, rows, task, **facts)
+        usage = self._serve(served, rows, task, **facts)
         self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
+        return usage
 
     # --- from what is stored
 
@@ -212,15 +221,15 @@ class MetaEstimator(SafeEstimator):
         self.estimator_ = clone(inner)._adopt(task, spec, self._learned(served.front), columns, named=True)
 
 
-def _certified(rows: TrainingRows) -> Certificate | None:
-    """Return the certificate of the head; None: there are no rules."""
-    if not rows.spec.rules:
-        return None
-    with conflicts_explained(rows.spec):
+def _certified(rows: TrainingRows) -> tuple[Certificate | None, HeadProgram | None]:
+    """Return the certificate of the head and its program; None: there are no rules."""
+    spec = rows.task.spec
+    if not spec.rules:
+        return None, None
+    with conflicts_explained(spec):
         default, scale = rows.task.default(rows.targets)
-        certificate = certify_head(rows.spec, default=default, scale=scale)
-        program_of(certificate)
-    return certificate
+        certificate = certify_head(spec, default=default, scale=scale)
+        return certificate, program_of(certificate)
 
 
 def _network_front(
@@ -260,12 +269,82 @@ def _stored_front(
         known = several[0] if isinstance(several, list) and targets.ndim == 1 else several
         fitted = inner.partial_fit(rows.frame, targets, **routed, **({} if known is None else {"classes": known}))
     else:
-        fitted, classes = fit_inner(inner, rows.frame, targets, routed)
+        fitted, classes = _fit_inner(inner, rows.frame, targets, routed)
     best = getattr(fitted, "best_estimator_", None)
     if isinstance(best, NetworkEstimator):  # what a search found is trained once more, to be stored as numbers
         task = best._task_of(rows.spec).restored(rows.task.facts())
         front, held, facts = _network_front(clone(best), rows._replace(task=task), routed, once=False)
         return front, held, {**facts, "fitted": fitted}
     stored = stored_form(fitted, rows.spec, rows.frame, rows.encoded, classes=classes)
-    architecture = {"backbone": "onnx", "estimator": title_of(fitted), "columns": list(stored.columns or ())}
+    architecture = {"backbone": "onnx", "estimator": _title_of(fitted), "columns": list(stored.columns or ())}
     return stored, None, {"architecture": architecture, "fitted": fitted}
+
+
+def _fit_inner(
+    inner: Any, frame: pd.DataFrame, targets: npt.NDArray[Any], routed: dict[str, Any]
+) -> tuple[Any, list[Any] | None]:
+    """Fit an estimator; return it, and what its classes stand for if they are only numbered.
+
+    Raises:
+        DataError: If it reads numbers alone and there is text, or takes one output and there are several.
+        Other errors: Whatever the estimator raises.
+    """
+    last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
+    classes = None
+    if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # it wants 0, 1, 2, ...
+        values, targets = np.unique(targets, return_inverse=True)
+        classes = values.tolist()
+    if _scales(last):
+        inner = TransformedTargetRegressor(inner, transformer=StandardScaler())
+    try:
+        return inner.fit(frame, targets, **routed), classes
+    except ValueError as error:
+        texts = [name for name in frame.columns if is_text(frame[name])]
+        if "could not convert string to float" in str(error) and texts:
+            raise DataError(
+                f"{_title_of(last)} reads numbers, and column '{texts[0]}' holds text. Put an encoder in front: "
+                f"make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), {texts}), "
+                f"remainder='passthrough'), {_title_of(last)}())."
+            ) from error
+        if targets.ndim == 1 or ("1d" not in str(error) and "1D" not in str(error)):
+            raise
+        name, wrap = _title_of(last), "MultiOutputClassifier" if is_classifier(last) else "MultiOutputRegressor"
+        raise DataError(
+            f"{name} takes one output alone. Wrap it: {wrap}({name}()) fits one for each output."
+        ) from error
+
+
+def _scales(estimator: Any) -> bool:
+    """Whether an estimator adds float32 numbers to a mean, and learns the same from targets in units of their spread.
+
+    XGBoost does: of targets near 1e6 it loses the digits that its stored form keeps, and the other way round.
+    """
+    if type(estimator).__name__ not in ("XGBRegressor", "XGBRFRegressor"):
+        return False
+    params = estimator.get_params()
+    given = [params.get(name) for name in ("gamma", "reg_alpha", "base_score", "eval_metric", "early_stopping_rounds")]
+    return params.get("objective") in (None, "reg:squarederror") and not any(given)
+
+
+def _routed_arguments(model: Any, sample_weight: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """Return what the estimator of a model is to be fitted with beside data: as requested, or else as passed."""
+    from sklearn.utils._metadata_requests import _routing_enabled
+
+    given = params if sample_weight is None else {**params, "sample_weight": sample_weight}
+    if _routing_enabled():
+        return dict(process_routing(model, "fit", **given).estimator.fit)
+    inner, prefix = model.estimator, ""
+    while isinstance(inner, Pipeline):  # without routing, pipelines want to be told which step is meant
+        name, inner = inner.steps[-1]
+        prefix += f"{name}__"
+    return {f"{prefix}{name}" if name == "sample_weight" else name: value for name, value in given.items()}
+
+
+def _title_of(estimator: Any) -> str:
+    """Return the name of an estimator, of the last step of a pipeline or of what a search or wrapper holds."""
+    if isinstance(estimator, Pipeline):
+        return _title_of(estimator.steps[-1][1])
+    if isinstance(estimator, TransformedTargetRegressor) and estimator.regressor is not None:
+        return _title_of(estimator.regressor)
+    inside = getattr(estimator, "estimator", None)
+    return type(estimator).__name__ if inside is None else f"{type(estimator).__name__}({_title_of(inside)})"

@@ -23,7 +23,7 @@ from smle.estimators.tasks import Held, Quantiles, TrainingRows, quantile_names,
 from smle.parameters import documented, list_of, share, stated
 from smle.rules import Number, Rule, Specification
 from smle.rules.expressions import Name, Node, to_text
-from smle.serving.stored import StoredModel
+from smle.serving.fronts import StoredModel
 
 __all__ = ["SafeQuantileRegressor", "quantile_rules"]
 

@@ -87,7 +87,7 @@ class NumberAnswers(RegressorMixin, FittedModel):
                 raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps, or none.")
             result = grid.whole(result)
         result = result[:, 0] if self._task.flat and result.shape[1] == 1 else result
-        return found.returned(result, self.specification_, return_info)
+        return found.returned(result, return_info)
 
     def _plain_task(self, spec: Specification, y: Any = None) -> Numbers:
         if spec.output_kind != "numbers":

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from smle.estimators.concerns import errors_needed
 from smle.estimators.scores import ScoreTable
 from smle.rules import label_columns
-from smle.serving.answers import answers_of
+from smle.serving.fronts import answers_of
 from smle.serving.perceptron import Perceptron
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smle.errors import ModelFormatError
 from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
-from smle.serving.stored import require_tables
+from smle.serving.fronts import require_tables
 from smle.tables.frames import MISSING
 from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input

@@ -19,19 +19,13 @@ from smle.tables.values import is_missing
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["has_categories", "with_encoded_categories"]
+__all__ = ["with_encoded_categories"]
 
 Array = npt.NDArray[Any]
 
 
-def has_categories(model: Any) -> bool:
-    """Return whether a fitted model is HistGradientBoosting with categorical features."""
-    mask = getattr(model, "is_categorical_", None)
-    return type(model).__name__.startswith("HistGradientBoosting") and mask is not None and bool(np.any(mask))
-
-
 def with_encoded_categories(model: Any, frame: pd.DataFrame) -> Any:
-    """Return a pipeline with the same predictions, for one such model or several (one per output)."""
+    """Return a pipeline with the predictions of a model with such features, or of several (one per output)."""
     from sklearn.compose import ColumnTransformer
     from sklearn.decomposition import TruncatedSVD
     from sklearn.pipeline import Pipeline

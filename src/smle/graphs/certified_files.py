@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -224,7 +225,7 @@ def _sealed(certificate: Certificate, data: bytes) -> bytes:
     return smle_check.canonical(document) + b"\n"
 
 
-def _head(tensors: dict[str, smle_check.Tensor]) -> dict[str, smle_check.Tensor]:
+def _head(tensors: Mapping[str, smle_check.Tensor]) -> dict[str, smle_check.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
 
 

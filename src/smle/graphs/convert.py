@@ -1,43 +1,120 @@
 """Fitted estimators to ONNX: scikit-learn and its pipelines, XGBoost, LightGBM. Nothing is pickled.
 
 The graph has one input (rows, 1) for each column that the estimator reads, text or numbers, and one output (rows, m).
-Errors of skl2onnx's converters are fixed here; callers compare the graph with its estimator before storing it.
+Errors of skl2onnx's converters are fixed here; a graph is stored only if it agrees with its estimator.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from smle.errors import ConversionError
+from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.extras import require
-from smle.graphs.categories import has_categories, with_encoded_categories
+from smle.graphs.categories import with_encoded_categories
 from smle.graphs.converters import mended_converters, register_boosters, unified
 from smle.graphs.network_converter import register_networks
 from smle.nearest.onnx.writer import Writer
-from smle.serving.scores import NumberScores, Scores
+from smle.rules import Specification
+from smle.serving.estimator_scores import NumberScores, Scores, scores_of
+from smle.serving.fronts import StoredModel, answers_of
+from smle.tables import column_names
 from smle.tables.frames import MISSING, is_text
 from smle_check.onnx.graph import OPSET
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ANSWERS", "conversions"]
+__all__ = ["ANSWERS", "conversions", "stored_form"]
 
+Array = npt.NDArray[Any]
 Undo = Callable[[Any, str], tuple[list[Any], str]]
 """Maps the name of a value to nodes that transform it, and the name of the result."""
 _ALL = "columns"  # one input for all columns
 _INSIDE = "estimator/"  # prefix of names that are not columns
 ANSWERS = f"{_INSIDE}answers"
 _ML_OPSET = 3
+_AGREES = 1e-5  # tolerance, relative to the spread of the answers
 _REMEDY = (
     "Choose another estimator, or serve this one in Python alone: smle.correct(fitted, spec) takes any model, "
     "but cannot be stored."
 )
+
+
+def stored_form(
+    model: Any,
+    spec: Specification,
+    frame: pd.DataFrame,
+    encoded: Array,
+    *,
+    table: Any = None,
+    classes: Sequence[Any] | None = None,
+) -> StoredModel:
+    """Return a fitted estimator as an ONNX model that agrees with it on all rows of a table.
+
+    Probabilities may differ by 1e-5, numbers by 1e-5 of their spread.
+
+    Args:
+        model: The estimator.
+        spec: The rules.
+        frame: Rows as from `frame_of`, on which it was fitted.
+        table: The same rows as passed, if it was fitted on those.
+        encoded: The inputs of the rules in these rows (n, d).
+        classes: The values of a choice's classes, if the estimator only numbers them.
+
+    Raises:
+        ConversionError: If it cannot be converted, or the result differs by more.
+        MissingDependencyError: If a converter is not installed.
+    """
+    scores = scores_of(spec, model, classes)
+    table = frame if table is None else table
+    wanted = answers_of(spec, scores.predicted(model, table), len(frame)).astype(np.float64)
+    differences = []
+    for data in conversions(model, frame, scores):
+        try:
+            stored = StoredModel(data)
+            rows = table if column_names(table) is not None else frame
+            found = answers_of(spec, stored.answers(rows, encoded), len(frame)).astype(np.float64)
+        except (ModelFormatError, DataError) as error:
+            differences.append(str(error))
+            continue
+        far = _far(wanted, scores.undone(found), numbers=isinstance(scores, NumberScores))
+        if not far:
+            return stored
+        differences.append(far)
+    raise ConversionError(
+        f"The ONNX form of {type(model).__name__} gives other answers: {differences[0]} Its converter (skl2onnx, "
+        "onnxmltools) does not support all of it, or float32 is too coarse for it. Scale large inputs and targets, "
+        "encode categories in front of it, or choose another estimator. smle.correct(fitted, spec) serves any model, "
+        "but only in Python: it cannot be stored."
+    )
+
+
+def _far(wanted: Array, found: Array, *, numbers: bool) -> str:
+    """Say how far two sets of answers (n, m) are apart, or return "" if only by rounding."""
+    usual = np.where(np.isfinite(wanted), wanted, np.nan)
+    with np.errstate(invalid="ignore"):
+        spread = np.nan_to_num(np.nanstd(usual, axis=0)) if len(wanted) else np.ones(wanted.shape[1])
+        largest = np.nan_to_num(np.nanmax(np.abs(usual), axis=0, initial=0.0))
+        apart = np.abs(wanted - found)
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    unit = np.where((spread > 0) & numbers, spread, 1.0)
+    allowed = _AGREES * unit + 4 * np.spacing(largest.astype(np.float32))
+    wrong = ~(same | (apart <= allowed))
+    if not wrong.any():
+        return ""
+    column = int(wrong.sum(axis=0).argmax())
+    worst = np.nanmax(np.where(wrong[:, column], apart[:, column], 0.0))
+    return (
+        f"{int(wrong.any(axis=1).sum())} of {len(wanted)} rows differ, by up to {worst:.3g} where "
+        f"{allowed[column]:.3g} is allowed (1e-5 of the spread, and rounding)."
+    )
 
 
 def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
@@ -50,14 +127,16 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
 
     _require_scores(estimator, scores)
     model, undo = _without_target_transform(_readable(estimator))
-    if has_categories(model) or any(map(has_categories, np.ravel(getattr(model, "estimators_", [])))):
+    if _has_categories(model) or any(map(_has_categories, np.ravel(getattr(model, "estimators_", [])))):
         model = with_encoded_categories(model, frame)
-    _require_no_categories(model)
+    parts = list(_parts(model))
+    _require_no_categories(parts)
+    by_name = any(isinstance(part, ColumnTransformer) for part in parts)
     types = require("skl2onnx.common.data_types", "Storing an estimator")
     for number in (types.FloatTensorType, types.DoubleTensorType):
         kinds = {name: types.StringTensorType if is_text(frame[name]) else number for name in frame.columns}
         inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
-        if len(set(kinds.values())) == 1 and not any(isinstance(part, ColumnTransformer) for part in _parts(model)):
+        if len(set(kinds.values())) == 1 and not by_name:
             inputs = [(_ALL, inputs[0][1].__class__([None, len(kinds)]))]  # the model does not know its columns by name
         try:
             double = number is types.DoubleTensorType
@@ -71,7 +150,8 @@ def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator
 def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, classes: bool) -> Any:
     skl2onnx = require("skl2onnx", "Storing an estimator")
     register_boosters(double=double)
-    register_networks()
+    if "smle.estimators.networks" in sys.modules:
+        register_networks()
     options = {"zipmap": False} if classes else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -171,10 +251,16 @@ def _require_scores(estimator: Any, scores: Scores) -> None:
         )
 
 
-def _require_no_categories(estimator: Any) -> None:
+def _has_categories(model: Any) -> bool:
+    """Return whether a fitted model is HistGradientBoosting with categorical features."""
+    mask = getattr(model, "is_categorical_", None)
+    return type(model).__name__.startswith("HistGradientBoosting") and mask is not None and bool(np.any(mask))
+
+
+def _require_no_categories(parts: list[Any]) -> None:
     """Refuse estimators that convert without an error, but wrongly."""
-    for part in _parts(estimator):
-        if has_categories(part):
+    for part in parts:
+        if _has_categories(part):
             raise ConversionError(
                 f"{_name(part)} with categorical features cannot be stored as ONNX inside another estimator: its "
                 "converter reads categories as numbers. Put an encoder in front of it and pass categorical_features="

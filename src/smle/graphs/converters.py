@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _ALIKE = {
 # --- trees
 
 
+@cache
 def mended_converters(*, double: bool) -> dict[type, Converter]:
     """Return converters by class for `convert_sklearn`, for float64 or float32 graphs."""
     import sklearn.ensemble
@@ -55,8 +57,6 @@ def mended_converters(*, double: bool) -> dict[type, Converter]:
 
 def register_boosters(*, double: bool) -> None:
     """Register the models of LightGBM and XGBoost with skl2onnx, if loaded, so that pipelines may contain them."""
-    shapes = require("skl2onnx.common.shape_calculator", _WHAT)
-    register = require("skl2onnx", _WHAT).update_registered_converter
     options = {
         "Regressor": {"split": None},
         "Classifier": {"zipmap": [True, False, "columns"], "nocl": [True, False], "raw_scores": [True, False]},
@@ -68,6 +68,8 @@ def register_boosters(*, double: bool) -> None:
         module = sys.modules.get(package)
         if module is None:
             continue
+        shapes = require("skl2onnx.common.shape_calculator", _WHAT)
+        register = require("skl2onnx", _WHAT).update_registered_converter
         converters = require(f"onnxmltools.convert.{room}", f"Storing a model of {package}")
         convert = _mended(getattr(converters, function), _TreeContainer, double)
         for name in names:

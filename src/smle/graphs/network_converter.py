@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ __all__ = ["register_networks"]
 _WHAT = "Storing an estimator"
 
 
+@cache
 def register_networks() -> None:
-    """Register `NetworkRegressor` and `NetworkClassifier` with skl2onnx, if loaded."""
-    module = sys.modules.get("smle.estimators.networks")
-    if module is None:
-        return
+    """Register `NetworkRegressor` and `NetworkClassifier` with skl2onnx; they must be loaded."""
+    module = sys.modules["smle.estimators.networks"]
     register = require("skl2onnx", _WHAT).update_registered_converter
     shapes = require("skl2onnx.common.shape_calculator", _WHAT)
     options = {"zipmap": [True, False, "columns"], "nocl": [True, False], "raw_scores": [True, False]}

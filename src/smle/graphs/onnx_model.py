@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smle.errors import CertificateError, DataError, ModelFormatError
 from smle.graphs.certified_files import FilePath, read_checked
 from smle.rules import Categorical, Choice, Label, Specification
-from smle.serving.stored import NUMBERS, TEXT, columns_of, faults_in, runtime_errors, session_of
+from smle.serving.fronts import NUMBERS, TEXT, columns_of, faults_in, runtime_errors, session_of
 from smle.tables import (
     Reader,
     ReadTable,

@@ -17,7 +17,7 @@ from smle.errors import ModelFormatError
 from smle.extras import require
 from smle.graphs.backbone import inlined, standard
 from smle.graphs.graph import IR_VERSION, LATER
-from smle.serving.stored import NUMBERS, is_table, runtime_errors, session_of
+from smle.serving.fronts import NUMBERS, is_table, runtime_errors, session_of
 from smle_check.onnx.graph import DOUBLE, FLOAT, OPSET
 
 __all__ = ["model_of_rows"]

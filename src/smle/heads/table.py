@@ -19,7 +19,7 @@ HEADS: dict[str, HeadKind] = {"box": BOX, "rules": RULES, "grid": GRID}
 
 def head_for(spec: Specification) -> str:
     """Return the name of the head to use behind any model under these rules."""
-    return [name for name, head in HEADS.items() if head.suits(spec)][-1]
+    return next(name for name in reversed(HEADS) if HEADS[name].suits(spec))
 
 
 def head_of(certificate: Certificate) -> HeadKind:
@@ -30,8 +30,11 @@ def head_of(certificate: Certificate) -> HeadKind:
 
 
 def program_of(certificate: Certificate) -> HeadProgram:
-    """Return the program of a certificate."""
-    return head_of(certificate).program(certificate)
+    """Return the program of a certificate; it is made once."""
+    if "program" not in certificate.made:
+        certificate.made["program"] = head_of(certificate).program(certificate)
+    program: HeadProgram = certificate.made["program"]
+    return program
 
 
 def certify_head(

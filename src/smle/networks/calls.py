@@ -12,7 +12,7 @@ from torch.utils import _pytree as trees
 
 from smle.errors import ModelFormatError
 from smle.networks.backbones import Answers, Rescaled
-from smle.serving.stored import runtime_errors, session_of
+from smle.serving.fronts import runtime_errors, session_of
 
 __all__ = ["Call", "same", "try_sizes"]
 

@@ -15,7 +15,7 @@ from smle import __version__
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
 from smle.rules import Categorical
-from smle.serving.stored import StoredModel
+from smle.serving.fronts import StoredModel
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -543,6 +543,10 @@ class Specification:
 
     def to_yaml(self) -> str:
         """Print a rules file that reads back as the same specification."""
+        return self._yaml
+
+    @cached_property
+    def _yaml(self) -> str:
         from smle.rules.yaml_files import write_yaml
 
         return write_yaml(self)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.agreement import cells_of, require_same_rules
-from smle.certificates.document import Certificate, arrays_of, tensors_of
+from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.program import Box
@@ -25,27 +25,16 @@ from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, wa
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
 from smle.rules.membership import active
-from smle.serving.answers import PythonModel, answers_of
+from smle.serving.fronts import Front, answers_of, front_of
 from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
-from smle.serving.stored import StoredModel
 from smle.storage import ModelRecord
 from smle.tables import ASIDE, POLICIES, Reader, ReadTable, SetAside, apply_domain_policy, in_domain, require_bad_rows
 from smle.tables.frames import frame_of
-from smle.tables.further import FurtherColumns
 
 __all__ = ["Answered", "Front", "Served"]
 
 Array = npt.NDArray[Any]
-
-
-Front = Perceptron | StoredModel | PythonModel
-"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
-
-All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
-`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
-the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
-those alone), and `texts`, those that they read as text."""
 
 
 class Inside(NamedTuple):
@@ -67,12 +56,14 @@ class Inside(NamedTuple):
 class Answered(NamedTuple):
     """Rows with what the model answered and what is served. Shapes: encoded (n, d), served (n, m).
 
+    * `spec`: the rules.
     * `answers` (n, m): an embedding is no answer, and in front of a box they are what is served.
     * `by` (n,): by what a row was served, see `smle.heads.contract.Outcome`.
     * `inside`: of a box, which head serves each row, and the share of its units that are clipped; else None.
     * `aside`: rows of the table that were set aside, and are none of these n; None: that was not asked for.
     """
 
+    spec: Specification
     encoded: Array
     answers: Array
     served: Array
@@ -91,11 +82,12 @@ class Answered(NamedTuple):
         with np.errstate(all="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
-    def information(self, spec: Specification) -> dict[str, Any]:
+    def information(self) -> dict[str, Any]:
         """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
 
         `bound`: what a row's own answer breaks, rules by name and entries of tables such as `cap[art017]`.
         """
+        spec = self.spec
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
         facts: dict[str, Any] = {
             "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
@@ -114,17 +106,17 @@ class Answered(NamedTuple):
         """Return what was made of what is served, an answer for each row of the table."""
         return result if self.aside is None else self.aside.aligned(result)
 
-    def returned(self, result: Any, spec: Specification, return_info: bool) -> Any:
+    def returned(self, result: Any, return_info: bool) -> Any:
         """Return what `predict` does: answers, with information, or a warning of rows that were set aside."""
-        if return_info:
-            return self.aligned(result), self.information(spec)
-        if self.aside is not None and len(self.aside):
-            warnings.warn(self.aside.text(), stacklevel=3)
-        return self.aligned(result)
+        if self.aside is not None:
+            if len(self.aside) and not return_info:
+                warnings.warn(self.aside.text(), stacklevel=3)
+            result = self.aside.aligned(result)
+        return (result, self.information()) if return_info else result
 
-    def usage(self, spec: Specification, edges: Edges, *, missing: dict[str, int]) -> Usage:
+    def usage(self, edges: Edges, *, missing: dict[str, int]) -> Usage:
         """Count which rules are on, what lies outside the domain, and what the head did."""
-        own = self.inside
+        spec, own = self.spec, self.inside
         cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
         seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), cell, clipped)
         head = None
@@ -144,8 +136,18 @@ def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
 class Served:
     """A model in front and the head behind it, as they are stored. Neither can be exchanged.
 
+    Args:
+        front: The model in front.
+        spec: The rules.
+        proof: Their certificate; None: there are no rules.
+        description: What model.json says.
+        verified: Whether the checker accepted the proof.
+        head: The program of the proof, where it was made before.
+
     Attributes:
         description_: What model.json says.
+        reader: Reads tables.
+        reads_answers: Whether the model in front answers for itself; False: it makes an embedding for a box.
         served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
             nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
             safe answer). Rows that any head did not serve are `set aside`.
@@ -159,27 +161,31 @@ class Served:
         *,
         description: dict[str, Any] | None = None,
         verified: bool = True,
+        head: HeadProgram | None = None,
     ) -> None:
         self._front, self._spec, self._proof, self._verified = front, spec, proof, verified
         self.description_: dict[str, Any] = {} if description is None else description
         self.served_ = dict.fromkeys((*WAYS, ASIDE), 0)
-        self.reader = Reader(spec)
-        self._head = None if proof is None else program_of(proof)
+        self._prepare(head)
         if isinstance(front, Perceptron):
-            wanted = len(spec.columns), len(spec.targets) if self.head is None else self.head.width
+            wanted = len(spec.columns), self._width
             if wanted != (front.inputs, front.widths[-1]):
                 raise ModelFormatError(
                     f"model.safetensors: expected a network of {wanted[0]} inputs and {wanted[1]} outputs in front of "
                     f"the head. Got {front.inputs} and {front.widths[-1]}."
                 )
 
+    def _prepare(self, head: HeadProgram | None) -> None:
+        """Make all that is not stored, but made of it."""
+        self.reader = Reader(self._spec)
+        self._head = program_of(self._proof) if head is None and self._proof is not None else head
+        self._width = len(self._spec.targets) if self._head is None else self._head.width
+        self.reads_answers = self._head is None or self._head.reads_answers
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the prepared program; a copy prepares its own."""
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in ("_head", "cells", "_settled_by", "reader")
-        }
+        stored = ("_front", "_spec", "_proof", "_verified", "description_", "served_")
+        return {name: value for name, value in self.__dict__.items() if name in stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
@@ -188,8 +194,8 @@ class Served:
         if state["_proof"] is not None and state["_verified"]:
             state["_proof"].check()
             require_same_rules(state["_proof"], state["_spec"])
-        head = None if state["_proof"] is None else program_of(state["_proof"])
-        self.__dict__ = {**state, "_head": head, "reader": Reader(state["_spec"])}
+        self.__dict__ = dict(state)
+        self._prepare(None)
 
     @property
     def front(self) -> Front:
@@ -215,11 +221,6 @@ class Served:
     def certificate_(self) -> Certificate | None:
         """The proof, for whatever the model in front answers; None without rules, or if it was not checked."""
         return self._proof if self._verified else None
-
-    @property
-    def reads_answers(self) -> bool:
-        """Whether the model in front answers for itself; False: it makes an embedding for a box."""
-        return self._head is None or self._head.reads_answers
 
     @cached_property
     def cells(self) -> Cells:
@@ -282,28 +283,22 @@ class Served:
 
     def _served(self, rows: ReadTable) -> Answered:
         """Ask the model, and serve through the head."""
-        encoded, spec, reads_answers = rows.encoded, self._spec, self.reads_answers
-        width = len(spec.targets) if self._head is None else self._head.width
+        encoded, spec, by_name = rows.encoded, self._spec, self._front.columns is not None
 
         def ask(x: Array) -> Array:
             if not len(x):  # many models cannot be asked about nothing
-                return np.zeros((0, width), dtype=np.float32)
+                return np.zeros((0, self._width), dtype=np.float32)
             at = rows if x is encoded else self.reader.moved(rows, x)
-            found = self._front.answers(self._table(at), x)
-            return answers_of(spec, found, len(x)) if reads_answers else found
+            table = at.table if not by_name else at if at.columns is not None else frame_of(at.table, spec)
+            found = self._front.answers(table, x)
+            return answers_of(spec, found, len(x)) if self.reads_answers else found
 
         if self._head is None:
             answers = ask(encoded)
-            return Answered(encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
+            return Answered(spec, encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
         given, served, by = self._head.serve(encoded, ask)
         inside = Inside(self._head, encoded, given) if isinstance(self._head, Box) else None
-        return Answered(encoded, given if reads_answers else served, served, by, inside)
-
-    def _table(self, rows: ReadTable) -> Any:
-        """Return rows as the model in front reads them."""
-        if self._front.columns is None:
-            return rows.table
-        return frame_of(rows.table, self._spec) if rows.columns is None else rows
+        return Answered(spec, encoded, given if self.reads_answers else served, served, by, inside)
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
         """Add how rows were served to the totals; warn of answers that were replaced, and of too many safe ones."""
@@ -337,21 +332,23 @@ class Served:
 
         By default in bins of about equal numbers of these rows. `bad_rows` as in `answer`.
         """
-        require_bad_rows(bad_rows)
-        X, aside = (X, None) if bad_rows == "raise" else self.without_bad_rows(X)
+        aside = None
+        if bad_rows != "raise":
+            require_bad_rows(bad_rows)
+            X, aside = self.without_bad_rows(X)
         rows = self.reader.read(X)
-        edges = column_edges(self.specification_, rows.encoded) if edges is None else edges
+        edges = column_edges(self._spec, rows.encoded) if edges is None else edges
         found = self.answer(rows, "clip", count=False)._replace(aside=aside)
-        return found.usage(self.specification_, edges, missing=self.reader.missing_counts(rows))
+        return found.usage(edges, missing=self.reader.missing_counts(rows))
 
     # --- storing
 
     def describe(self, description: dict[str, Any]) -> None:
         """Take over what model.json is to say, and bind the certificate to it."""
         self.description_ = description
-        if self.proof is not None:
-            files = ModelRecord({}, description, self.specification_.to_yaml(), None, self.front.onnx).bound_files()
-            self._proof = rebind(self.proof, files, backbone=self.front.tensors or None)
+        if self._proof is not None:
+            files = ModelRecord({}, description, self._spec.to_yaml(), None, self._front.onnx).bound_files()
+            self._proof = rebind(self._proof, files, backbone=self._front.tensors or None)
 
     def record(self) -> ModelRecord:
         """Return the model as plain data.
@@ -385,16 +382,3 @@ class Served:
             if certificate.kind == "box" and record.onnx is not None:
                 raise CertificateError("Expected the certificate of a head of rules beside model.onnx. Got 'box'.")
         return cls(front_of(record), spec, certificate, description=record.description, verified=verify)
-
-
-def front_of(record: ModelRecord) -> Front:
-    """Return the model in front that is stored in a record."""
-    if record.onnx is not None:
-        return StoredModel(record.onnx)
-    architecture = record.description.get("architecture")
-    if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
-        raise ModelFormatError("The model folder has no model.onnx.")
-    return Perceptron(
-        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
-        None if record.further is None else FurtherColumns.from_json(record.further),
-    )

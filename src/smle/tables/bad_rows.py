@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.tables.source import rows_at
+from smle.tables.any_table import rows_at
 from smle.tables.values import Fault
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from smle.errors import DataError, RuleError
 from smle.rules import NumericInput, Specification, day_of
-from smle.tables.source import raw_values
+from smle.tables.any_table import raw_values
 from smle.tables.values import Fault, is_missing
 
 __all__ = ["days_of", "read_days", "with_days"]

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Specification
+from smle.tables.any_table import as_table, column_names, raw_values, require_distinct
 from smle.tables.days import with_days
-from smle.tables.source import as_table, column_names, raw_values, require_distinct
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, is_number, read_numbers
 
 if TYPE_CHECKING:
@@ -42,11 +42,10 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
 
     table = as_table(table)
     known = column_names(table)
-    names = [] if spec is None else [item.name for item in spec.inputs]
     without = frozenset() if spec is None else {item.name for item in spec.outputs}
-    table = table if spec is None else with_days(spec, table, known)
+    table = table if spec is None or not spec.dates else with_days(spec, table, known)
     if known is None:
-        array = np.asarray(table)
+        array, names = np.asarray(table), [] if spec is None else [item.name for item in spec.inputs]
         if array.ndim != 2 or array.shape[1] != len(names):
             raise DataError(
                 f"Expected a table, or an array with the {len(names)} input columns ({', '.join(names)}). "

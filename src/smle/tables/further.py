@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError, ModelFormatError
 from smle.rules import Specification
+from smle.tables.any_table import column_names, column_of, require_columns
 from smle.tables.frames import as_texts, examined_numbers, frame_of, is_text
-from smle.tables.source import column_names, column_of, require_columns
 from smle.tables.values import Fault
 
 __all__ = ["FurtherColumns"]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Choice, Label, Specification
-from smle.tables.source import column_names, column_of
-from smle.tables.targets import encode_choices
+from smle.tables.any_table import column_names, column_of
+from smle.tables.target_columns import encode_choices
 
 __all__ = ["outputs_of"]
 

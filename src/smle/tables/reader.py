@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from fractions import Fraction
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,10 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Categorical, NumericInput, Specification
+from smle.tables.any_table import as_table, column_names, normal, raw_values, require_names
 from smle.tables.days import days_of, read_days
 from smle.tables.frames import as_numbers
-from smle.tables.source import as_table, column_names, normal, raw_values, require_names
-from smle.tables.targets import option_of
+from smle.tables.target_columns import option_of
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, read_numbers, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -41,6 +42,7 @@ class ReadTable:
         is_encoded, is_examined: Whether there is `encoded`; whether it was read from the table itself.
         missing: In which rows an input is missing (n,), by name; inputs that are never missing are left out.
         faults: What is wrong with rows, column by column; nothing after `Reader.read`.
+        known: Columns that were read, by name.
     """
 
     def __init__(self, table: Any, dates: Collection[str] = ()) -> None:
@@ -51,12 +53,14 @@ class ReadTable:
         self.faults: tuple[Fault, ...] = ()
         self._labels = {} if self.columns is None else dict(zip(self.columns, table.columns, strict=True))
         self._raw: dict[str, Array] = {}
-        self._numbers: dict[str, FloatArray] = {}
+        self.known: dict[str, ReadColumn] = {}
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getitem__(self, name: str) -> Array:
+        if name in self.known:
+            return self.known[name].raw
         if name not in self._raw:
             column = self.column(name)
             self._raw[name] = days_of(name, column) if name in self._dates else raw_values(column)
@@ -66,23 +70,17 @@ class ReadTable:
         """Return a column as the table has it."""
         return self.table[self._labels[name]]
 
-    def keep(self, name: str, raw: Array, numbers: FloatArray | None) -> None:
-        """Keep the raw values of a column, and the numbers that they are, so that nobody reads them again."""
-        self._raw[name] = raw
-        if numbers is not None:
-            self._numbers[name] = numbers
-
     def numbers(self, name: str, kind: Any) -> Array:
         """Return a column as numbers of a format for a model; missing ones are NaN.
 
         Raises:
             DataError: If it holds something else.
         """
-        known = self._numbers.get(name)
-        if known is None or np.dtype(kind).kind != "f":
+        known = self.known.get(name)
+        if known is None or known.part.ndim != 1 or known.faults or np.dtype(kind).kind != "f":
             return as_numbers(name, self[name], kind)
         with np.errstate(over="ignore"):
-            return known.astype(kind)
+            return known.part.astype(kind)
 
     def wrong(self) -> dict[int, list[str]]:
         """Return the rows that cannot be served, by number from 0 on, each with what is wrong with it, in words."""
@@ -156,14 +154,9 @@ class Reader:
             DataError: If columns are missing, or an array has another shape.
         """
         rows = self.opened(table)
-        columns = self._columns(rows)
-        read = []
-        for reader, column in zip(self._readers, columns, strict=True):
-            found = reader.read(column)
-            read.append(found)
-            if rows.columns is not None:
-                whole = isinstance(reader, _NumberReader) and not found.faults
-                rows.keep(reader.name, found.raw, found.part if whole else None)
+        read = [reader.read(column) for reader, column in zip(self._readers, self._columns(rows), strict=True)]
+        if rows.columns is not None:  # nobody reads them again
+            rows.known = dict(zip(self._names, read, strict=True))
         self._put_together(rows, read)
         return rows
 
@@ -175,10 +168,12 @@ class Reader:
     def missing_counts(self, table: Any) -> dict[str, int]:
         """Return in how many rows each input that has a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
+        if not filled:
+            return {}
         given = table.table if isinstance(table, ReadTable) else table
         wide = len(self.spec.columns) > len(self._names) or bool(self.spec.one_hot)
         encoded = wide and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
-        if not filled or (encoded and column_names(given) is None):  # encoded rows have their stand-ins
+        if encoded and column_names(given) is None:  # encoded rows have their stand-ins
             flags = self.spec.flag_columns
             return {
                 name: int(np.sum(np.asarray(given)[:, flags[name]] == 1)) if name in flags else 0 for name in filled
@@ -260,7 +255,7 @@ class Reader:
             )
         return list(array.T)
 
-    def _put_together(self, rows: ReadTable, read: list[_Read]) -> None:
+    def _put_together(self, rows: ReadTable, read: list[ReadColumn]) -> None:
         """Write all columns into one array, with stand-ins for what is missing."""
         encoded = np.empty((len(read[0].part), len(self.spec.columns)), dtype=_common_format(read))
         for reader, found in zip(self._readers, read, strict=True):
@@ -305,7 +300,7 @@ def table_digest(*arrays: Array) -> str:
     return digest.hexdigest()
 
 
-class _Read(NamedTuple):
+class ReadColumn(NamedTuple):
     """A column that was read: raw values (n,), floats (n,) or (n, k) with NaN for gaps and faults, what is wrong."""
 
     raw: Array
@@ -313,12 +308,13 @@ class _Read(NamedTuple):
     faults: list[Fault]
 
 
-def _common_format(read: list[_Read]) -> type[np.floating[Any]]:
+def _common_format(read: list[ReadColumn]) -> type[np.floating[Any]]:
     """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
-    formats = {found.part.dtype for found in read}
+    raws, parts, _ = zip(*read, strict=True)
+    formats = set(map(attrgetter("dtype"), parts))
     if formats == {np.dtype(np.float32)}:
         return np.float32
-    if np.dtype(np.float32) not in {found.raw.dtype for found in read}:
+    if np.dtype(np.float32) not in set(map(attrgetter("dtype"), raws)):
         return np.float64
     doubles = [found for found in read if found.part.dtype != np.float32]
     fits = all(found.raw.dtype.kind in "iub" and (np.abs(found.part) <= WHOLE_FLOAT32).all() for found in doubles)
@@ -341,13 +337,13 @@ class _NumberReader:
         self.step = item.step
         self._is_flag = item.lower >= 0 and item.upper <= 1  # where True can only be meant as 1
 
-    def read(self, column: Any) -> _Read:
+    def read(self, column: Any) -> ReadColumn:
         """Return the column as floats."""
         if self.item.dates:
             days, faults = read_days(self.name, column)
-            return _Read(days, days, faults)
+            return ReadColumn(days, days, faults)
         values = raw_values(column)
-        return _Read(values, *read_numbers(self.name, values, truth=self._is_flag))
+        return ReadColumn(values, *read_numbers(self.name, values, truth=self._is_flag))
 
     read_encoded = read
 
@@ -403,7 +399,7 @@ class _CategoryReader:
         self._rows = np.eye(width + 1, width, dtype=np.float32)
         self._rows[width] = np.nan  # what is missing or unknown
 
-    def read(self, column: Any) -> _Read:
+    def read(self, column: Any) -> ReadColumn:
         """Return the column as 0/1 columns."""
         values, codes, last = raw_values(column), self._codes, len(self._codes)
         strange: list[int] = []
@@ -416,9 +412,9 @@ class _CategoryReader:
                     strange.append(row)
             places.append(last if code is None else code)
         faults = [self._unknown(values, strange)] if strange else []
-        return _Read(values, self._rows[np.array(places, dtype=np.intp)], faults)
+        return ReadColumn(values, self._rows[np.array(places, dtype=np.intp)], faults)
 
-    def read_encoded(self, columns: Array) -> _Read:
+    def read_encoded(self, columns: Array) -> ReadColumn:
         """Return 0/1 columns that were encoded before: one 1 among zeros."""
         read = [read_numbers(self.name, values, truth=True) for values in columns.T]
         numbers: FloatArray = np.stack([part for part, _ in read], axis=1)
@@ -431,7 +427,7 @@ class _CategoryReader:
                 f"{columns[rows[0]].tolist()} in row {rows[0] + 1}."
             )
             faults.append(Fault(self.name, rows, "one 1 among zeros", columns[rows], message))
-        return _Read(columns[:, 0], numbers.astype(np.float32), faults)
+        return ReadColumn(columns[:, 0], numbers.astype(np.float32), faults)
 
     def _unknown(self, values: Array, rows: list[int]) -> Fault:
         first, hint = option_of(values[rows[0]], self._codes), ""

@@ -23,7 +23,7 @@ from smle.errors import DataError
 from smle.extras import require
 from smle.files import reason_of, replacing
 from smle.rules import Categorical, Choice, NumericInput, Specification
-from smle.tables.source import require_distinct
+from smle.tables.any_table import require_distinct
 from smle.tables.values import may_be_rounded
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U
-from smle_check.guard import guard_tensors, packed
+from smle_check.guard import GUARD_NAMES, packed
 from smle_check.heads.clips import (
     Clip,
     Limit,
@@ -287,7 +287,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     checked = checked_of(spec)
     require(gated == gated_regions(spec), "gate: expected the regions of all rules, in order")
     require(not checked.is_empty or tree is None, "tree: expected null where clips settle every rule")
-    known = names_of() | set(guard_tensors(spec, gated))
+    known = names_of() | GUARD_NAMES
     if not checked.is_empty:
         known |= {"check.scale", "check.outputs", "check.sizes", "check.inputs", "check.thresholds"}
         known |= {"safe.slope", "safe.offset"}

@@ -64,30 +64,21 @@ class Candidates(ClipList):
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
 
-    def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
-        return self._served(X, answers)[0]
-
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and how each row was served.
 
         0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: a near one, because the search
         for the nearest was cut short.
         """
-        y, rows, served = self._served(X, answers)
-        by = np.zeros(len(y), dtype=np.int8)
-        by[rows] = served
-        return y, by
-
-    def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
-        """Return the answers, the rows whose answers did not pass, and how these were served."""
         y, bad, bits = self._run(X, answers)
-        rows, by = np.asarray(bad, dtype=np.intp), None
+        by = np.zeros(len(y), dtype=np.int8)
         if len(bad):
+            rows = np.asarray(bad, dtype=np.intp)
             with self._one_at_a_time, np.errstate(all="ignore"):
                 asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
-                y[rows], by = self._repaired(*asked)
-        return y, rows, 1 if by is None else by
+                y[rows], served = self._repaired(*asked)
+            by[rows] = 1 if served is None else served
+        return y, by
 
     def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass, and how (see `explained`); None if all by nearest answers."""

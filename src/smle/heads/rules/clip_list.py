@@ -75,7 +75,11 @@ class ClipList(AsksOnce):
 
     def __call__(self, X: Array, answers: Array) -> Array:
         """Return the answers (n, m) in float32, moved within the limits at X (n, d), in float32 or float64."""
-        return self._run(X, answers)  # type: ignore[no-any-return]
+        return self.explained(X, answers)[0]
+
+    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
+        """Return the answers, and how each row was served: by its own answer, possibly clipped."""
+        return self._run(X, answers), np.zeros(len(answers), dtype=np.int8)
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""

@@ -30,7 +30,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
     """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter per row."""
     program = Candidates(certificate)
     spec, gated = program.specification, program.regions
-    table = Table(Program(), spec, gated, certificate.tensors, bounded=bool(limits_of(spec)))
+    table = Table(Program(), spec, gated, dict(certificate.tensors), bounded=bool(limits_of(spec)))
     domain = program.stored["domain.lower_float64"], program.stored["domain.upper_float64"]
 
     def gates(writer: Writer) -> Gates:

@@ -11,14 +11,14 @@ from sklearn.utils import check_random_state
 
 from smle.advice.examine import conflicts_explained
 from smle.errors import NotCertifiedError
-from smle.estimators.base import SafeEstimator
+from smle.estimators.base import SafeEstimator, short_history
 from smle.estimators.class_tasks import LabelTask, Options
 from smle.estimators.classifier import ClassAnswers
-from smle.estimators.description import short_history
 from smle.estimators.inputs import counting_rows
 from smle.estimators.networks import number_task
 from smle.estimators.regressor import NumberAnswers
 from smle.estimators.tasks import Numbers, Quantiles, Task
+from smle.monitor import Usage
 from smle.parameters import (
     ClassificationParameters,
     NetworkParameters,
@@ -98,11 +98,10 @@ class LearnedBox(SafeEstimator, NetworkParameters):
             NotCertifiedError: If no proof was found. After any error the model is unchanged.
         """
         fitted = self._emptied()
-        fitted._fit(X, y, sample_weight)
-        return self._taken_over(fitted)
+        return self._taken_over(fitted, fitted._fit(X, y, sample_weight))
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit in place. On failure the object may be half-fitted."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Usage:
+        """Fit in place; return what the model does to the rows. On failure the object may be half-fitted."""
         from smle.heads.box.estimators.box_training import train_box
 
         spec = self._given()
@@ -128,8 +127,10 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         if front.further is not None:
             architecture["further"] = front.further.to_json()
         served, task = Served(front, spec, certificate), self._plain_task(spec, y)
-        self._serve(served, rows, task, architecture=architecture, seed=seed, history=short_history(trained.history))
+        facts = {"architecture": architecture, "seed": seed, "history": short_history(trained.history)}
+        usage = self._serve(served, rows, task, **facts)
         self._compared(rows, weight, trained.held, seed)
+        return usage
 
 
 @documented

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.rules import Choice, Label, Specification
-from smle.tables.source import as_table, column_names, column_of, raw_values, require_names
+from smle.tables.any_table import as_table, column_names, column_of, raw_values, require_names
 from smle.tables.values import is_missing, read_numbers
 
 __all__ = ["encode_choices", "encode_numbers", "option_of", "option_values"]

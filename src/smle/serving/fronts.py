@@ -1,7 +1,11 @@
-"""Models that are stored as ONNX, run on tables by the names of their columns: no torch, only onnxruntime."""
+"""Models in front of a head, and what they answer: numbers, log-odds of labels, scores of options.
+
+Models that are stored as ONNX run on tables by the names of their columns: no torch, only onnxruntime.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,16 +13,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.document import tensors_of
 from smle.errors import DataError, ModelFormatError
 from smle.extras import require
-from smle.rules import Specification
-from smle.tables import ReadTable, column_names, require_columns
-from smle.tables.frames import as_numbers, as_texts, examined_numbers
-from smle.tables.source import require_names
+from smle.monitor.corrections import WIDE
+from smle.rules import Choice, Number, Specification
+from smle.serving.estimator_scores import scores_of
+from smle.serving.perceptron import Perceptron
+from smle.storage import ModelRecord
+from smle.tables import ReadTable, column_names
+from smle.tables.any_table import require_names
+from smle.tables.frames import as_texts, examined_numbers
+from smle.tables.further import FurtherColumns
 from smle.tables.values import Fault
 from smle_check import Tensor
 
-__all__ = ["NUMBERS", "TEXT", "StoredModel", "columns_of", "is_table", "require_tables", "runtime_errors", "session_of"]
+__all__ = [
+    "NUMBERS",
+    "TEXT",
+    "Front",
+    "PythonModel",
+    "StoredModel",
+    "answers_of",
+    "columns_of",
+    "decided",
+    "front_of",
+    "is_table",
+    "require_tables",
+    "runtime_errors",
+    "session_of",
+    "typical",
+]
 
 Array = npt.NDArray[Any]
 _CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
@@ -28,6 +53,105 @@ NUMBERS = {
 }  # fmt: skip
 TEXT = "tensor(string)"
 _TRAINED_ON = "what the model was trained on (more than the rules name)"
+
+
+def answers_of(spec: Specification, found: Any, rows: int) -> Array:
+    """Return what a model answered, in columns as in `spec.targets`, as float32: (rows, m).
+
+    Raises:
+        DataError: If it has another shape, or holds something else than numbers.
+    """
+    try:
+        if np.iscomplexobj(found):
+            raise TypeError  # numpy would drop a part
+        with np.errstate(over="ignore", under="ignore"):
+            answers = np.asarray(found, dtype=np.float64).astype(np.float32)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"Expected numbers as answers ({', '.join(spec.targets)}). Got {_example(found)}.") from None
+    answers = answers[:, None] if answers.ndim == 1 else answers
+    if answers.shape != (rows, len(spec.targets)):
+        raise DataError(
+            f"Expected answers of shape {(rows, len(spec.targets))}: a column each for {', '.join(spec.targets)}. "
+            f"Got {answers.shape}."
+        )
+    return answers
+
+
+def typical(answers: Array) -> tuple[Array, Array]:
+    """Return the median and the spread of answers (n, m), (m,) each; those that a head would replace do not count."""
+    usable = np.where(np.abs(answers) <= WIDE, answers.astype(np.float64), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
+        return np.nan_to_num(np.nanmedian(usable, axis=0)), np.nan_to_num(np.nanstd(usable, axis=0))
+
+
+def decided(spec: Specification, served: Array) -> Any:
+    """Return what is served as predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
+    kind = spec.output_kind
+    if kind in ("numbers", "labels"):
+        result = served if kind == "numbers" else (served >= 0).astype(np.int64)
+        return result[:, 0] if result.shape[1] == 1 else result
+    columns, start = {}, 0
+    for item in spec.outputs:
+        width = len(item.options) if isinstance(item, Choice) else 1
+        values = served[:, start : start + width]
+        if isinstance(item, Choice):
+            best = (values if item.pick == "max" else -values).argmax(axis=1)
+            columns[item.name] = np.asarray(item.options, dtype=object)[best]
+        else:
+            columns[item.name] = values[:, 0] if isinstance(item, Number) else (values[:, 0] >= 0).astype(np.int64)
+        start += width
+    if kind == "choice":
+        return next(iter(columns.values()))
+    import pandas as pd
+
+    return pd.DataFrame(columns)
+
+
+def _example(found: Any) -> str:
+    try:
+        flat = np.asarray(found, dtype=object).ravel().tolist()
+    except ValueError:
+        return "rows of different lengths"
+    for value in flat:
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return repr(value)[:40]
+        except OverflowError:
+            return "a whole number too large for a float"
+    return type(found).__name__
+
+
+class PythonModel:
+    """A model that lives in Python alone: an estimator that has no stored form, or a function of a table.
+
+    Attributes:
+        model: What was given.
+        unstored: Why it cannot be stored.
+    """
+
+    kind = "function"
+    onnx = None
+    columns = None
+    texts = ()
+
+    def __init__(self, model: Any, spec: Specification, unstored: str) -> None:
+        self.model, self.unstored, self._spec = model, unstored, spec
+        self.tensors: dict[str, Tensor] = {}
+
+    def answers(self, table: Any, encoded: Array) -> Any:
+        """Return what it answers to a table."""
+        if not hasattr(self.model, "predict"):
+            return self.model(table)
+        if self._spec.output_kind == "mixed":
+            return self.model.predict(table)
+        scores = scores_of(self._spec, self.model)
+        return scores.answers(scores.predicted(self.model, table))
+
+    def faults(self, table: Any) -> list[Fault]:
+        """Return nothing: only the model itself knows what it can read."""
+        return []
 
 
 class StoredModel:
@@ -83,10 +207,18 @@ class StoredModel:
             DataError: If a column is missing or holds something else than in training.
             ModelFormatError: If the model fails.
         """
-        feed = self._feed(table, encoded)
-        starts = range(0, max(len(encoded), 1), _CHUNK)
-        parts = [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
-        return np.concatenate(parts)
+        if self.columns is None:
+            ((name, kind),) = self.kinds.items()
+            with np.errstate(over="ignore"):
+                feed: dict[str, Array] = {name: encoded.astype(NUMBERS[kind])}
+        else:
+            feed = columns_of(table, self.kinds)
+        if len(encoded) <= _CHUNK:
+            return self._run(feed)
+        starts = range(0, len(encoded), _CHUNK)
+        return np.concatenate(
+            [self._run({name: column[i : i + _CHUNK] for name, column in feed.items()}) for i in starts]
+        )
 
     def faults(self, table: Any) -> list[Fault]:
         """Return what is wrong with the columns of numbers that it reads from a table, by row."""
@@ -103,13 +235,6 @@ class StoredModel:
             found = self._session.run(list(names), columns_of(table, self.kinds))
         return dict(zip(names, map(np.asarray, found), strict=True))
 
-    def _feed(self, table: Any, encoded: Array) -> dict[str, Array]:
-        if self.columns is None:
-            ((name, kind),) = self.kinds.items()
-            with np.errstate(over="ignore"):
-                return {name: encoded.astype(NUMBERS[kind])}
-        return columns_of(table, self.kinds)
-
     def _run(self, feed: dict[str, Array]) -> Array:
         try:
             with runtime_errors():
@@ -123,6 +248,28 @@ class StoredModel:
             ) from error
         rows = len(next(iter(feed.values())))
         return answers[:, None] if answers.shape == (rows,) else answers
+
+
+Front = Perceptron | StoredModel | PythonModel
+"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
+
+All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
+`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
+the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
+those alone), and `texts`, those that they read as text."""
+
+
+def front_of(record: ModelRecord) -> Front:
+    """Return the model in front that is stored in a record."""
+    if record.onnx is not None:
+        return StoredModel(record.onnx)
+    architecture = record.description.get("architecture")
+    if isinstance(architecture, dict) and architecture.get("backbone") == "onnx":
+        raise ModelFormatError("The model folder has no model.onnx.")
+    return Perceptron(
+        tensors_of(record.weights) if record.certificate is None else record.certificate.tensors,
+        None if record.further is None else FurtherColumns.from_json(record.further),
+    )
 
 
 def is_table(inputs: Sequence[tuple[str, Sequence[Any]]]) -> bool:
@@ -160,21 +307,13 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
     Raises:
         DataError: If a column is missing or holds something else.
     """
-    if isinstance(table, ReadTable):
-        require_names(table.columns or [], list(kinds), _TRAINED_ON)
-        feed = {}
-        for name, kind in kinds.items():
-            values = as_texts(table[name]) if kind == TEXT else table.numbers(name, NUMBERS[kind])
-            feed[name] = values[:, None]
-        return feed
-    if column_names(table) is None:
+    rows = table if isinstance(table, ReadTable) else ReadTable(table)
+    if rows.columns is None:
         raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
-    require_columns(table, list(kinds), _TRAINED_ON)
-    labels = {str(label): label for label in table.columns}
+    require_names(rows.columns, list(kinds), _TRAINED_ON)
     feed = {}
     for name, kind in kinds.items():
-        column = table[labels[name]]
-        values = as_texts(column) if kind == TEXT else as_numbers(name, column, NUMBERS[kind])
+        values = as_texts(rows[name]) if kind == TEXT else rows.numbers(name, NUMBERS[kind])
         feed[name] = values[:, None]
     return feed
 

@@ -45,7 +45,7 @@ def as_table(rows: Any) -> Any:
             return rows
         names = dict.fromkeys(name for row in rows for name in row)
         return _frame({name: [row.get(name) for row in rows] for name in names})
-    home = _home(rows)
+    home = type(rows).__module__.partition(".")[0]
     if home in _KNOWN and type(rows).__name__ != "LazyFrame":
         return rows
     if home == "pyarrow":  # narwhals does not know record batches
@@ -58,12 +58,7 @@ def as_table(rows: Any) -> Any:
     if not isinstance(frame, narwhals.DataFrame):
         return rows
     native = frame.to_native()
-    return native if _home(native) in _KNOWN else as_table(frame.to_arrow())
-
-
-def _home(rows: Any) -> str:
-    """Return the library that a table comes from."""
-    return type(rows).__module__.partition(".")[0]
+    return native if type(native).__module__.partition(".")[0] in _KNOWN else as_table(frame.to_arrow())
 
 
 def _frame(columns: Mapping[Any, Any]) -> Any:
