@@ -1,4 +1,4 @@
-"""Parameters of networks, each stated once: its default, the values that it can have, and what it does.
+"""Parameters of networks, each stated once: its default, its allowed values, and what it does.
 
 Estimators inherit these dataclasses; `smle train --set`, the checks of `fit`, model.json and the docs read them.
 """
@@ -38,7 +38,7 @@ def _whole(value: Any) -> bool:
 
 def flag(value: Any) -> bool:
     """Return whether a value is True or False."""
-    return isinstance(value, bool | np.bool_)  # parameter grids hold the latter
+    return isinstance(value, bool | np.bool_)  # parameter grids hold NumPy booleans
 
 
 def share(value: Any) -> bool:
@@ -70,7 +70,7 @@ def or_none(allowed: Allowed) -> Allowed:
 
 
 def stated(default: Any, allowed: Allowed, expected: str, words: str, *, stored: bool = True) -> Any:
-    """Return a field: its default, which values it can have, and what it does. `stored`: model.json has it."""
+    """Return a field: its default, its allowed values, and what it does. If `stored`, model.json has it."""
     facts = {"allowed": allowed, "expected": expected, "words": " ".join(words.split()), "stored": stored}
     return field(default=default, metadata=facts)
 
@@ -197,7 +197,7 @@ class ClassificationParameters(NetworkParameters):
 
 
 def documented(kind: Kind) -> Kind:
-    """Add what is stated of the parameters of a class to its docstring."""
+    """Append the descriptions of the parameters of a class to its docstring."""
     lines = [f"        {name}: {words}" for name, words in help_of(kind).items()]
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Args:\n" + "\n".join(lines) + "\n"
     return kind
@@ -210,18 +210,14 @@ def help_of(kind: Any) -> dict[str, str]:
 
 
 def require_parameters(kind: Any, values: Mapping[str, Any]) -> None:
-    """Raise ValueError if a parameter has a value that it cannot have: `Expected NAME to be ... Got ...`."""
+    """Raise ValueError if a parameter has an invalid value: `Expected NAME to be ... Got ...`."""
     for item in fields(kind):
         if item.name in values and "allowed" in item.metadata and not item.metadata["allowed"](values[item.name]):
             raise ValueError(f"Expected {item.name} to be {item.metadata['expected']}. Got {values[item.name]!r}.")
 
 
 def by_name(parameter: str, given: Mapping[Any, Any], names: Sequence[str], usual: float) -> Any:
-    """Return numbers in the order of names, the usual one where none is given.
-
-    Raises:
-        ValueError: If a name is unknown.
-    """
+    """Return numbers in the order of names, or `usual` if not given. Raises ValueError if a name is unknown."""
     strange = [name for name in given if name not in names]
     if strange:
         raise ValueError(f"Expected {parameter} by name ({', '.join(names)}). Got {strange[0]!r}.")
@@ -236,7 +232,7 @@ def plain_parameters(model: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; None if it has none."""
+    """Return a value as JSON data, or None if it has no such form."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -246,11 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored_parameters(kind: Any, values: Any) -> dict[str, Any]:
-    """Return the parameters that model.json holds for a class.
-
-    Raises:
-        ModelFormatError: If one is unknown, or has a value that it cannot have.
-    """
+    """Return the parameters that model.json holds for a class. Raises ModelFormatError if one is invalid."""
     if not isinstance(values, dict):
         raise ModelFormatError("model.json: expected `parameters` as an object.")
     known = {item.name for item in fields(kind) if item.metadata.get("stored")}
