@@ -59,15 +59,15 @@ class MetaEstimator(SafeEstimator):
         None,
         or_none(_is_estimator),
         "an estimator (not its class) or None",
-        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy is fitted (`estimator_`) to the table
-        as it is passed, columns that the rules do not know, text and missing values included (numbers as float32 holds
-        them, outputs left out). It is stored as ONNX and served so from `fit` on, networks of smle as plain numbers.
+        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy (`estimator_`) is fitted to the
+        table as passed, including columns that the rules do not know, text and missing values (numbers as float32
+        holds them, without outputs). It is stored as ONNX and served in that form, networks of smle as plain weights.
         None: a network with its defaults, `NetworkRegressor()` or `NetworkClassifier()`.""",
         stored=False,
     )
     _: KW_ONLY
     random_state: Any = stated(
-        None, lambda value: True, "a seed", "Seed of everything random in the estimator, in place of its own."
+        None, lambda value: True, "a seed", "Seed of everything random in the estimator, instead of its own."
     )
 
     network: ClassVar[type[NetworkEstimator]]

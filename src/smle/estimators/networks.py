@@ -77,7 +77,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         False,
         flag,
         "True or False",
-        "Let `fit` go on from the weights as they are, instead of random ones, with a new optimizer.",
+        "Let `fit` continue from the current weights instead of random ones, with a new optimizer.",
     )
 
     def _task_of(self, spec: Specification, y: Any = None) -> Any:
