@@ -1,8 +1,10 @@
 """Bad data through the Python door, and texts made to exhaust time or stack: a RuleError, soon."""
 
+import copy
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from smle.errors import RuleError
@@ -160,3 +162,14 @@ def test_a_specification_is_shown_by_its_names():
         f"{{inputs: {{{inputs}}}, outputs: [y], rules: [{{name: low, when: x0 <= 0.5, then: y <= 1}}]}}\n"
     )
     assert repr(spec) == "Specification(inputs=[x0, x1, x2, x3, x4, x5, ... 2 more], outputs=[y], rules=[low])"
+
+
+def test_a_copy_of_rules_is_the_same_rules_which_nobody_can_write_into():
+    spec = Specification.from_yaml("inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: one, then: not (a and b)}]\n")
+    assert copy.deepcopy(spec) is spec
+    assert hash(spec) == hash(Specification.from_yaml(spec.to_yaml()))  # all the way down
+    with pytest.raises(AttributeError):
+        spec.rules = ()
+    for array in (spec.rules[0].requirement.exclusions, *spec.ends(np.dtype(np.float32))):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0

@@ -16,7 +16,7 @@ from smle.cli import app
 from smle.errors import DataError
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.nn import BoxNetwork, SafeNetwork
-from smle.serving.served import active_rules
+from smle.rules.membership import active_rules
 from smle.tables import encode_inputs
 from smle.tables.table_files import read_chunks, read_table
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.rules import Choice, Clause, Label, Specification
-from smle.rules.membership import active, broken, clause_holds
+from smle.rules.membership import active_rules, broken, clause_holds
 from smle_check.heads import sums
 
 __all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "bound_by", "ways_of"]
@@ -76,13 +76,19 @@ class Corrections:
     entries: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array) -> Corrections:
-        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `smle.heads.contract.Outcome`."""
-        X = _clamped(spec, X)
+    def of(
+        cls, spec: Specification, X: Array, answers: Array, served: Array, by: Array, on: Mask | None = None
+    ) -> Corrections:
+        """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `smle.heads.contract.Outcome`.
+
+        `on` (n, rules): which rules are on at X clamped to the domain, where that is known.
+        """
+        X = np.clip(X, *spec.ends(X.dtype))
+        on = active_rules(spec, X) if on is None else on
         usable = _usable(answers)
         ways = np.bincount(ways_of(spec, answers, served, by), minlength=len(WAYS))
         own, final = (values.astype(np.float64) for values in (answers[usable], served))
-        wrong = broken(spec, X[usable], own).sum(axis=0)
+        wrong = broken(spec, X[usable], own, on[usable]).sum(axis=0)
         changed = _changed(spec, answers, served)
         moves = {}
         for j, (output, place) in enumerate(spec.output_slices):
@@ -95,8 +101,8 @@ class Corrections:
             dict(zip(WAYS, ways.tolist(), strict=True)),
             {rule.name: int(count) for rule, count in zip(spec.rules, wrong, strict=True)},
             moves,
-            tuple(_parts(spec, X, final, own, usable)),
-            dict(Counter(name for row in _broken_entries(spec, X[usable], own) for name in set(row))),
+            tuple(_parts(spec, X, on, final, own, usable)),
+            dict(Counter(name for row in _broken_entries(spec, X[usable], own, on[usable]) for name in set(row))),
         )
 
     @property
@@ -187,30 +193,32 @@ def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> np
     return ways
 
 
-def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, ...]]:
+def bound_by(spec: Specification, X: Array, answers: Array, on: Mask) -> list[tuple[str, ...]]:
     """Return the names of rules and table entries (`cap[art017]`) that the model's own answer to each row breaks.
 
-    Answers that are replaced are not judged, so they break nothing.
+    Answers that are replaced are not judged, so they break nothing. `on` (n, rules) marks the rules that apply at X
+    clamped to the domain.
     """
-    X, usable = _clamped(spec, X), np.flatnonzero(_usable(answers))
+    X, usable = np.clip(X, *spec.ends(X.dtype)), np.flatnonzero(_usable(answers))
     own = answers[usable].astype(np.float64)
     found: list[tuple[str, ...]] = [()] * len(answers)
     named = [any(entries) for entries in spec.entries]
-    wrong, entries = broken(spec, X[usable], own), _broken_entries(spec, X[usable], own)
+    wrong = broken(spec, X[usable], own, on[usable])
+    entries = _broken_entries(spec, X[usable], own, on[usable])
     for row, breaks, looked_up in zip(usable.tolist(), wrong, entries, strict=True):
         rules = [spec.rules[r].name for r in np.flatnonzero(breaks) if not named[r]]
         found[row] = tuple(dict.fromkeys((*rules, *looked_up)))
     return found
 
 
-def _broken_entries(spec: Specification, X: Array, Y: Array) -> list[list[str]]:
+def _broken_entries(spec: Specification, X: Array, Y: Array, active: Mask) -> list[list[str]]:
     """Return, for every row, the table entries whose clauses it breaks."""
     found: list[list[str]] = [[] for _ in range(len(X))]
-    for rule, looked_up in zip(spec.rules, spec.entries, strict=True):
+    for r, (rule, looked_up) in enumerate(zip(spec.rules, spec.entries, strict=True)):
         for clause, entries in zip(rule.requirement.clauses, looked_up, strict=True):
             if not entries:
                 continue
-            on = np.flatnonzero(active(rule, X))
+            on = np.flatnonzero(active[:, r])
             rows = on[~clause_holds(clause, X[on], Y[on])]
             for entry in entries:
                 places = X[rows, entry.columns].argmax(axis=1)
@@ -235,10 +243,10 @@ def alternatives_of(spec: Specification) -> list[tuple[int, int, Clause]]:
     return found[:_CLAUSES]
 
 
-def _parts(spec: Specification, X: Array, served: Array, own: Array, usable: Mask) -> list[Parts]:
+def _parts(spec: Specification, X: Array, active: Mask, served: Array, own: Array, usable: Mask) -> list[Parts]:
     found = []
     for r, c, clause in alternatives_of(spec):
-        on = active(spec.rules[r], X)
+        on = active[:, r]
         final, first = (
             np.stack([clause_holds(Clause((literal,)), x, y) for literal in clause.literals])
             for x, y in ((X[on], served[on]), (X[on & usable], own[on[usable]]))
@@ -260,10 +268,6 @@ def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
     if len(spec.outputs) == changed.shape[1]:
         return changed
     return np.asarray(np.logical_or.reduceat(changed, [place.start for _, place in spec.output_slices], axis=1))
-
-
-def _clamped(spec: Specification, X: Array) -> Array:
-    return np.clip(X, *spec.ends(X.dtype))
 
 
 def _summed(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from smle.rules.in_steps import rows_on_grid, rules_broken
 from smle.rules.specification import Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 
-__all__ = ["active", "broken", "clause_holds", "excluded", "meant", "requirement_holds"]
+__all__ = ["active", "active_rules", "broken", "clause_holds", "excluded", "meant", "requirement_holds"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -34,17 +34,29 @@ def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
     return result
 
 
-def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
+def active_rules(spec: Specification, X: npt.NDArray[np.floating[Any]]) -> Mask:
+    """Return a mask of the rules that apply in each row of inputs. Shapes: X (n, d) -> (n, r)."""
+    found = [active(rule, X) for rule in spec.rules]
+    return np.stack(found, axis=1) if found else np.zeros((len(X), 0), dtype=bool)
+
+
+def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array, on: Mask | None = None) -> Mask:
     """Return which rules each row of inputs and outputs breaks, exactly. Shapes: (n, d), (n, m) -> (n, r).
 
-    On a grid, floats count as the whole numbers of steps they stand for.
+    On a grid, floats count as the whole numbers of steps they stand for. `on` (n, r) is the result of `active_rules`,
+    if known.
     """
+    result = np.zeros((len(X), len(spec.rules)), dtype=bool)
+    for r, rule in enumerate(spec.rules):
+        rows = active(rule, X) if on is None else on[:, r]
+        if rows.all():  # avoids copies
+            result[:, r] = ~requirement_holds(rule.requirement, X, Y)
+        elif rows.any():
+            result[rows, r] = ~requirement_holds(rule.requirement, X[rows], Y[rows])
     if spec.grid is not None:
-        kx, k, on = rows_on_grid(spec.grid, X, Y)
-        result = _broken(spec, X, Y)
-        result[on] = rules_broken(spec, spec.grid, X[on], kx[on], k[on])
-        return result
-    return _broken(spec, X, Y)
+        kx, k, on_grid = rows_on_grid(spec.grid, X, Y)
+        result[on_grid] = rules_broken(spec, spec.grid, X[on_grid], kx[on_grid], k[on_grid])
+    return result
 
 
 def meant(
@@ -58,17 +70,6 @@ def meant(
             for part, steps, whole in zip(numbers, (grid.input_steps, grid.steps), (kx[0], k[0]), strict=True):
                 part[:] = [v if s is None else int(n) * s for v, s, n in zip(part, steps, whole, strict=True)]
     return numbers[0], numbers[1]
-
-
-def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
-    result = np.zeros((len(X), len(spec.rules)), dtype=bool)
-    for r, rule in enumerate(spec.rules):
-        on = active(rule, X)
-        if on.all():  # avoids copies
-            result[:, r] = ~requirement_holds(rule.requirement, X, Y)
-        elif on.any():
-            result[on, r] = ~requirement_holds(rule.requirement, X[on], Y[on])
-    return result
 
 
 def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:

@@ -271,6 +271,10 @@ class Specification:
                     f"Got input column {max(columns, default=-1)}, output column {max(targets, default=-1)}."
                 )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Specification:
+        """Return itself: nobody can write into it, and a search over parameters clones its model again and again."""
+        return self
+
     def __repr__(self) -> str:
         """Name some inputs, outputs and rules; `print` lists the rules, and `to_yaml()` returns everything."""
         parts = (("inputs", self.inputs), ("outputs", self.outputs), ("rules", self.rules))

@@ -24,7 +24,7 @@ from smle.monitor import Edges, Observation, Usage, column_edges
 from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, ways_of
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
-from smle.rules.membership import active
+from smle.rules.membership import active_rules
 from smle.serving.fronts import Front, answers_of, front_of
 from smle.serving.perceptron import Perceptron
 from smle.serving.settled import Settled, SettledBy
@@ -87,10 +87,10 @@ class Answered(NamedTuple):
 
         `bound`: what a row's own answer breaks, as names of rules and of table entries such as `cap[art017]`.
         """
-        spec = self.spec
+        spec, on = self.spec, self._active()
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
         facts: dict[str, Any] = {
-            "active_rules": [tuple(titles[row].tolist()) for row in active_rules(spec, self.encoded)],
+            "active_rules": [tuple(titles[row].tolist()) for row in on],
             "in_domain": in_domain(spec, self.encoded).all(axis=1),
         }
         if self.inside is not None:
@@ -98,9 +98,13 @@ class Answered(NamedTuple):
         else:
             ways = ways_of(spec, self.answers, self.served, self.by)
             served = np.asarray(WAYS, dtype=object)[ways]
-            bound = bound_by(spec, self.encoded, self.answers)
+            bound = bound_by(spec, self.encoded, self.answers, on)
             facts |= {"served": served, "bound": bound, "moved": self.moved, "replaced": self.replaced}
         return facts if self.aside is None else self.aside.information(facts)
+
+    def _active(self) -> npt.NDArray[np.bool_]:
+        """Return which rules are on, at the inputs clamped to the domain: (n, rules)."""
+        return active_rules(self.spec, np.clip(self.encoded, *self.spec.ends(self.encoded.dtype)))
 
     def aligned(self, result: Any) -> Any:
         """Return results for the served rows in place among all rows of the table."""
@@ -118,19 +122,12 @@ class Answered(NamedTuple):
         """Count which rules apply, what lies outside the domain, and what the head did."""
         spec, own = self.spec, self.inside
         cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
-        seen = Observation(active_rules(spec, self.encoded), in_domain(spec, self.encoded), cell, clipped)
+        seen = Observation(self._active(), in_domain(spec, self.encoded), cell, clipped)
         head = None
         if spec.rules and own is None:
-            head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by)
+            head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by, seen.active)
         aside = 0 if self.aside is None else len(self.aside)
         return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing, set_aside=aside)
-
-
-def active_rules(spec: Specification, encoded: Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rules that apply to encoded rows, clamped to the domain: (n, rules)."""
-    clamped = np.clip(encoded, *spec.ends(encoded.dtype))
-    found = [active(rule, clamped) for rule in spec.rules]
-    return np.stack(found, axis=1) if found else np.zeros((len(encoded), 0), dtype=bool)
 
 
 class Served:
