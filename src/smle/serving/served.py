@@ -103,7 +103,7 @@ class Answered(NamedTuple):
         return facts if self.aside is None else self.aside.information(facts)
 
     def _active(self) -> npt.NDArray[np.bool_]:
-        """Return which rules are on, at the inputs clamped to the domain: (n, rules)."""
+        """Return a mask of the rules that apply at the inputs, clamped to the domain: (n, rules)."""
         return active_rules(self.spec, np.clip(self.encoded, *self.spec.ends(self.encoded.dtype)))
 
     def aligned(self, result: Any) -> Any:
