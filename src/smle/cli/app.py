@@ -40,6 +40,7 @@ app = typer.Typer(
     name="smle",
     help="Models that provably obey rules: fit or train them, and check the proofs.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -200,12 +201,13 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of text, without markup."""
+    """Print a table of text, without markup and without empty columns."""
+    kept = [k for k, column in enumerate(columns) if column or any(row[k] for row in rows)]
     table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
+    for k in kept:
+        table.add_column(escape(columns[k]), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(row[k]) for k in kept))
     out.print(table)
 
 

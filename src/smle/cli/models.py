@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "verify"]
 
+_NAMED = 24  # names in a line of the domain
 _HOLDS = "Holds: every rule is proved in exact arithmetic, for every input in the domain."
 
 
@@ -109,12 +110,23 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
-    """Print domain, claim, assumptions and limits; domain and assumptions are worded as the checkers print them."""
-    lines = [*statement["domain"], *statement.get("head", []), f"Proved: {statement['claim']}"]
+    """Print domain, claim, assumptions and limits; domain and assumptions are worded as the checkers print them.
+
+    Name only the first of many categories; `--json` and `smle-check` name all.
+    """
+    lines = [*map(_shortened, statement["domain"]), *statement.get("head", []), f"Proved: {statement['claim']}"]
     lines += [f"assumed: {line}" for line in statement["assumptions"]]
     lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
     for line in lines:
         say(line)
+
+
+def _shortened(line: str) -> str:
+    """Cut a long list of names."""
+    names = line.split(", ")
+    if len(names) <= _NAMED:
+        return line
+    return ", ".join([*names[:10], f"... ({len(names) - 12:,} more; --json names all)", *names[-2:]])
 
 
 def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:

@@ -111,6 +111,8 @@ def _file(path: Path) -> bytes:
 
 
 def _require_fitted(model: Any) -> None:
+    if "sklearn.base" not in sys.modules:  # not an estimator, then; importing takes a second
+        return
     from sklearn.base import BaseEstimator
     from sklearn.utils.validation import check_is_fitted
 

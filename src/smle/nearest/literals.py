@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from smle.solvers import MixedIntegerProgram, solve
 
@@ -82,10 +83,39 @@ def choose_literals(
 ) -> npt.NDArray[np.intp] | None:
     """Return for each clause the literal that holds best at a constant output with room in one literal of each.
 
-    A MILP over the output, its distance from `near` (m,), at most `reach` (m,), the room, and one binary per literal
-    `g.y <= h`. Shapes: g (k, m), h (k,). `owner` (k,) is the clause of each literal, `room` (k,) the share of the room
-    it keeps. Room counts most, up to `most`. None if no such output was found.
+    Literals `g.y <= h` have shapes g (k, m), h (k,); `owner` (k,) is the clause of each, `room` (k,) the share of the
+    room it keeps, up to `most`. Outputs stay within `reach` (m,) of `near` (m,). Clauses that share no output are
+    searched apart, equal ones once. None if no such output was found.
     """
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))
+    chosen, known = order[starts], dict[bytes, npt.NDArray[np.intp] | None]()
+    graph = sparse.csr_matrix((np.ones(len(owner)), (owner, np.arange(len(owner)))), (len(starts), len(owner)))
+    tied = (abs(graph) @ abs(sparse.csr_matrix(g))).tocoo()
+    size = len(starts) + g.shape[1]
+    _, group = csgraph.connected_components(
+        sparse.csr_matrix((np.ones(tied.nnz), (tied.row, len(starts) + tied.col)), (size, size)), directed=False
+    )
+    several = np.bincount(owner) > 1
+    for number in np.unique(group[: len(starts)][several]):  # other clauses leave no choice
+        own = np.flatnonzero(group[owner] == number)
+        outputs = np.flatnonzero(group[len(starts) :] == number)
+        clauses, local = np.unique(owner[own], return_inverse=True)
+        asked = (g[np.ix_(own, outputs)], h[own], local, near[outputs], reach[outputs], room[own])
+        key = b"".join(np.ascontiguousarray(part).tobytes() for part in asked) + bytes(str(len(outputs)), "ascii")
+        if key not in known:
+            known[key] = _best_literals(*asked, most)
+        best = known[key]
+        if best is None:
+            return None
+        chosen[clauses] = own[best]
+    return chosen
+
+
+def _best_literals(
+    g: Array, h: Array, owner: npt.NDArray[np.intp], near: Array, reach: Array, room: Array, most: float
+) -> npt.NDArray[np.intp] | None:
+    """Choose by a MILP over the output, its distance from `near`, the room (which counts most) and literals."""
     k, m = g.shape
     clauses = int(owner.max()) + 1
     big = np.abs(g) @ (np.abs(near) + reach) + np.abs(h) + most * room

@@ -21,7 +21,7 @@ from smle.nearest.labels import LabelBlock, Turned
 from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
-__all__ = ["Proposals"]
+__all__ = ["Found", "Proposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +35,25 @@ _FAR_MOVE = 2.0**-7  # from here on, an answer is no longer the nearest
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
+
+
+class Found:
+    """What was found for each block at given answers. A block is solved on demand."""
+
+    def __init__(self, parts: Sequence[Block | LabelBlock], active: Mask, X: Array, p: Array) -> None:
+        self._parts, self._asked = parts, (active, X, p)
+        self._solved: dict[int, NearestPoints | Turned] = {}
+
+    def of(self, number: int) -> NearestPoints | Turned:
+        """Return what was found for a block, solving it if needed."""
+        if number not in self._solved:
+            self._solved[number] = self._parts[number].solve(*self._asked)
+        return self._solved[number]
+
+    @property
+    def cut(self) -> list[Mask]:
+        """Masks (n,) of the rows whose search was cut short, for each block that has any."""
+        return [own.cut for own in self._solved.values() if own.cut is not None and own.cut.any()]
 
 
 class Proposals:
@@ -70,30 +89,33 @@ class Proposals:
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
-    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
+    def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, Found]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Columns of `active` are those of `Clauses.parts`. A candidate is NaN if none was found.
+        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
+        where answers stay as they are; None: nowhere.
         """
         if self._is_quiet:  # np.errstate costs a tenth of a small repair
-            return self._first(active, X, t)
+            return self._first(active, X, t, passed)
         with np.errstate(all="ignore"):
-            return self._first(active, X, t)
+            return self._first(active, X, t, passed)
 
-    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
+    def _first(self, active: Mask, X: Array, t: Array, passed: Mask | None) -> tuple[Array, Found]:
         flat, p = t.ravel(), t
         if not flat.dot(flat) <= _NEAR:  # no square exceeds the sum of all
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
-        found = [part.solve(active, X, p) for part in self.parts]
-        if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
-            return found[0].first(), found
+        found = Found(self.parts, active, X, p)
+        if len(self.parts) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+            return found.of(0).first(), found
         y = p.copy()
-        for part, own in zip(self.parts, found, strict=True):
-            y[:, part.outputs] = own.first()
+        asked = range(len(self.parts)) if passed is None else np.flatnonzero(~passed.all(axis=0)).tolist()
+        for number in asked:
+            outputs, own = self.parts[number].outputs, found.of(number).first()
+            y[:, outputs] = own if passed is None else np.where(passed[:, [number]], p[:, outputs], own)
         return y, found
 
     def further(
-        self, y: Array, solved: list[NearestPoints | Turned], safe: Array | Callable[[], Array]
+        self, y: Array, found: Found, safe: Array | Callable[[], Array]
     ) -> Generator[tuple[Array, int], Mask | None, None]:
         """Yield the first candidates again, then others on the way to safe answers (n, m).
 
@@ -105,6 +127,7 @@ class Proposals:
         ends when there is nothing left to propose.
         """
         open_ = yield y, 1
+        solved = [found.of(number) for number in range(len(self.parts))]
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, _ON_STEPS, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]

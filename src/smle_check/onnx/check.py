@@ -79,6 +79,12 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
 
+def _some(names: list[str]) -> str:
+    """List a few names, cut: a file may hold any number of any length."""
+    shown = [name[:80] for name in names[:20]]
+    return ", ".join(shown) + (f", ... ({len(names):,} in all)" if len(names) > len(shown) else "")
+
+
 def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
     who, made = (
@@ -87,11 +93,10 @@ def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -
         else ("the model", "the answer, which is corrected")
     )
     operators = [visible(op) for found in rest for op in found.operators]
-    named = ", ".join(sorted(set(operators)))[:200]
-    result = [f"{who}: {len(operators)} nodes ({named}) compute {made}"]
+    result = [f"{who}: {len(operators)} nodes ({_some(sorted(set(operators)))}) compute {made}"]
     further = sorted(set(graph.inputs) - {item.name for item in interface.inputs})
     if further:
-        result.append(f"inputs of {who} alone: {', '.join(map(term, further))[:200]}")
+        result.append(f"inputs of {who} alone: {_some([*map(term, further)])}")
     for item in interface.inputs:
         if item.categories:
             name, default = map(visible, (item.name, item.categories[item.default]))

@@ -280,15 +280,22 @@ def _refusal(
         )
     if room < 0 and not all(_applies(stated, item.region, x) for item in (limit, clip.limit)):
         return _border(place, quoted(names))
+    alone = names[0] == names[1]
     if room < 0:
+        who = (
+            f"Rule '{names[0]}' contradicts itself"
+            if alone
+            else f"Rules '{names[0]}' and '{names[1]}' contradict each other"
+        )
         return ContradictionError(
-            f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
+            f"{who} {place}: one {'part ' if alone else ''}asks {output} "
             f"{'>=' if limit.side > 0 else '<='} {number_text(first)}, the other {output} "
             f"{'<=' if limit.side > 0 else '>='} {number_text(second)}. Relax one of them."
         )
+    who = f"rule '{names[0]}' leaves" if alone else f"rules '{names[0]}' and '{names[1]}' leave"
     what = "a single point" if room == 0 else f"only {number_text(room, 2)}"
     return NotCertifiedError(
-        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: the band is "
+        f"{place[0].upper()}{place[1:]} {who} '{output}' {what}: the band is "
         "narrower than float32 rounding. Widen it, or separate the conditions of the rules."
     )
 

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.certificates.document import Certificate
-from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows, as_stored, row
+from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, Part, Slopes, changed_bits
-from smle.nearest import Clauses, Proposals
+from smle.nearest import Clauses, Found, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
@@ -36,6 +36,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # rows answered one by one
+_FEW_BLOCKS = 8  # up to this many blocks are all solved; of more, those that do not pass
 _AT_POINT = 2.0**-12  # how far a point may be moved inward, in units, without counting as a move to the safe answer
 
 
@@ -59,6 +60,7 @@ class Candidates(ClipList):
         self._switches = as_stored(sparse.csc_matrix((ones, places, starts), (len(regions), len(of_part))))
         self._one_at_a_time = Lock()  # proposals cache what they prepare
         self._proposals: Proposals | None = None
+        self._blocks: BlockCheck | None = None
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,17 +77,18 @@ class Candidates(ClipList):
         if len(bad):
             rows = np.asarray(bad, dtype=np.intp)
             with self._one_at_a_time, np.errstate(all="ignore"):
-                asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
-                y[rows], served = self._repaired(*asked)
+                given = np.asarray(answers).take(rows, 0)
+                y[rows], served = self._repaired(X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool))
             by[rows] = 1 if served is None else served
         return y, by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+    def _repaired(
+        self, X: Array, answers: Array, clipped: Array, bits: Mask
+    ) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass, and how (see `explained`); None if all by nearest answers."""
-        x = self._inside(X) if self.proposals.reads_inputs else X
-        first, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
-        short = [own.cut for own in found if own.cut is not None and own.cut.any()]
+        short = found.cut
         if not len(bad) and not short and not np.isnan(first).any():
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
@@ -105,6 +108,13 @@ class Candidates(ClipList):
             y[left], bad, _ = self._run(X[left], proposed.astype(np.float32))
             by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
+
+    def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, Found]:
+        """Return the first proposals for rows that do not pass; `clipped` has their answers after the clips."""
+        proposals, active, given = self.proposals, self._active(bits), self._given(answers)
+        x = self._inside(X) if proposals.reads_inputs or self._blocks is not None else X
+        passed = None if self._blocks is None else self._blocks.passed(x, given, clipped, active)
+        return proposals.first(active, x, given, passed)
 
     def _active(self, bits: Mask) -> Mask:
         """Return a mask of the parts of the rules that bind: those of a rule with an active region."""
@@ -130,6 +140,9 @@ class Candidates(ClipList):
             clauses, aims = self._deployed()
             stored = self._tensors
             self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
+            if self._check.clauses and len(self._proposals.parts) > _FEW_BLOCKS:
+                part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
+                self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)
         return self._proposals
 
     def start_anew(self) -> None:
@@ -250,7 +263,10 @@ class Candidates(ClipList):
         clipped = self._at_limits(rows, X, answers, bits)
         alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
         parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
-        for block, points in zip(self.proposals.parts, found, strict=True):
+        for number, block in enumerate(self.proposals.parts):
+            if kept[np.ix_(rows, block.outputs)].all():
+                continue
+            points = found.of(number)
             if not isinstance(block, Block) or not isinstance(points, NearestPoints):
                 continue
             kept[np.ix_(rows, block.outputs)] = False

@@ -23,7 +23,7 @@ from smle_check.heads.sums import columns_of
 from smle_check.program import Op
 from smle_check.specification import Specification
 
-__all__ = ["Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
+__all__ = ["BlockCheck", "Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
 
 Array = npt.NDArray[Any]
 _MOST_ROWS = 400  # outputs, and numbers in literals, up to which the check is printed row by row
@@ -87,6 +87,46 @@ def row(matrix: Any, k: int) -> list[tuple[int, float]]:
     """Return (column, number) for a row of a sparse matrix."""
     own = slice(matrix.indptr[k], matrix.indptr[k + 1])
     return list(zip(matrix.indices[own].tolist(), matrix.data[own].tolist(), strict=True))
+
+
+class BlockCheck:
+    """Tells which blocks of outputs pass the check, for answers of which some do not.
+
+    Args:
+        check: What is checked.
+        blocks: The outputs of each block.
+        part_of: A column of the mask of binding parts, for every rule.
+    """
+
+    def __init__(self, check: Check, blocks: Sequence[Array], part_of: Mapping[int, int]) -> None:
+        self._check, self._blocks, self._outputs = check, len(blocks), np.concatenate(blocks)
+        self._starts = np.cumsum([0, *map(len, blocks[:-1])])
+        block_of = np.full(check.outputs.shape[1], -1)
+        for number, own in enumerate(blocks):
+            block_of[own] = number
+        excluded = [np.empty(0, dtype=np.intp), *(pairs.reshape(-1) for _, pairs in check.excluded)]
+        self._unknown = np.unique(block_of[np.concatenate(excluded)])  # pairs are not checked here
+        read = [[i for k in own for i, _ in row(check.outputs, k)] for _, own in check.clauses]
+        owner = np.array([block_of[own[0]] for own in read], dtype=np.intp)
+        order = np.argsort(owner, kind="stable")
+        self._owners, self._first = np.unique(owner[order], return_index=True)
+        chosen = [check.clauses[c] for c in order.tolist()]
+        self._literals = np.array([k for _, own in chosen for k in own], dtype=np.intp)
+        self._clauses = np.cumsum([0, *(len(own) for _, own in chosen[:-1])])
+        self._parts = np.array([part_of[rule] for rule, _ in chosen], dtype=np.intp)
+
+    def passed(self, x: Array, given: Array, y: Array, active: Array) -> Array:
+        """Return a mask (n, blocks) of the blocks of answers (n, m), clipped to y (n, m), that pass."""
+        check, w = self._check, y.T.astype(np.float64)
+        sums = check.outputs @ w + check.sizes @ np.abs(w)
+        sums[: check.moving] += check.inputs @ x.T
+        met = np.logical_or.reduceat((sums <= check.thresholds[:, None])[self._literals], self._clauses, axis=0)
+        met |= ~active[:, self._parts].T
+        kept = (given == y)[:, self._outputs]
+        result = np.asarray(np.logical_and.reduceat(kept, self._starts, axis=1))
+        result[:, self._owners] &= np.logical_and.reduceat(met, self._first, axis=0).T
+        result[:, self._unknown] = False
+        return result
 
 
 class _Checked(_Printer):

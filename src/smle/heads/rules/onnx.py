@@ -6,14 +6,17 @@ ties together are separate problems.
 
 from __future__ import annotations
 
+import numpy as np
+
 from smle.certificates.document import Certificate
 from smle.heads.rules.candidates import Candidates
-from smle.nearest.alternatives import KEPT
+from smle.nearest.alternatives import KEPT, Block
 from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.labels import label_points
 from smle.nearest.onnx.numbers import number_points
 from smle.nearest.onnx.pieces import Backbone
+from smle.nearest.onnx.stacks import stacks_of
 from smle.nearest.onnx.writer import Writer
 from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Table
@@ -60,12 +63,15 @@ def _given(w: Writer, program: Candidates) -> str:
 
 def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: int) -> list[str]:
     """Return allowed points (m, rows) near answers in float64, nearest first."""
-    wholes = [given]
+    blocks = [part for part in program.proposals.parts if isinstance(part, Block)]
+    found = [(stack.outputs, number_points(w, stack, given, ranks)) for stack in stacks_of(w, blocks, gates)]
     for part in program.proposals.parts:
         if isinstance(part, LabelBlock):
-            points = [label_points(w, part, given, gates)]
-        else:
-            points = number_points(w, part, given, gates, ranks)
-        count = max(len(wholes), len(points))
-        wholes = [points[min(i, len(points) - 1)](wholes[min(i, len(wholes) - 1)]) for i in range(count)]
+            found.append((part.outputs, [label_points(w, part, given, gates)]))
+    outputs, wholes = np.concatenate([own for own, _ in found]), []
+    for rank in range(max(len(points) for _, points in found)):
+        own = [points[min(rank, len(points) - 1)] for _, points in found]
+        wholes.append(
+            w.placed(outputs, own[0] if len(own) == 1 else w.add("Concat", own, axis=0), given, gates.outputs)
+        )
     return wholes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,14 @@ class Gates:
                 found[row].add(tuple(own[0]) if len(own) == 1 else None)
         return [next(iter(own)) if len(own) == 1 else None for own in found]
 
-    def imposed(self, excess: str, block: Block) -> str:
-        """Return the excess (J, rows) in float32, far below 0 for rows that are not imposed."""
-        w, needed = self._w, self.of_rows(block)
+    def off(self, blocks: Sequence[Block]) -> str | None:
+        """Return 0 for imposed rows, far less for others (J x blocks, rows), in float32; None if all are imposed."""
+        listed = [self.of_rows(block) for block in blocks]
+        needed = [own[row] for row in range(len(listed[0])) for own in listed]
         if not any(needed):
-            return excess
+            return None
         counted = np.zeros((len(needed), self._rows), dtype=np.float32)
         for row, bits in enumerate(needed):
             counted[row, list(bits or ())] = _OFF
-        off = w.add("Gemm", [w.constant(counted), self.bits(), w.constant(-counted.sum(axis=1, keepdims=True))])
-        return w.add("Add", [excess, off])
+        w = self._w
+        return w.add("Gemm", [w.constant(counted), self.bits(), w.constant(-counted.sum(axis=1, keepdims=True))])

@@ -7,7 +7,7 @@ Without a diagram it only finds sets that obey.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -30,8 +30,8 @@ _TIES = 50  # labels of a set whose order fits into one number
 _MOST_LABELS = 1_000  # labels of implications that are printed as a diagram
 
 
-def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> Callable[[str], str]:
-    """Return a function that puts the most likely allowed set of labels, if found, into answers."""
+def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> str:
+    """Return logits (k, rows) of the most likely allowed set of labels, if found."""
     on, k = gates.on() if len(labels.switches) else None, len(labels.outputs)
     logits = w.rows(given, labels.outputs.tolist())
     rules = gates.rules[labels.parts].tolist()
@@ -45,7 +45,7 @@ def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> Cal
     else:  # sets that obey whichever rules apply
         turned = _searched(w, logits, labels.search(np.ones(len(labels.parts), dtype=bool)), k)
     up, down = w.add("Max", [logits, w.column(labels.least)]), w.add("Min", [logits, w.column(labels.most)])
-    return w.placed(labels.outputs, w.add("Where", [turned, up, down]))
+    return w.add("Where", [turned, up, down])
 
 
 def _listed(labels: LabelBlock) -> Array | None:
@@ -144,7 +144,7 @@ def _searched(w: Writer, logits: str, search: LabelSearch, k: int) -> str:
                 always = w.constant(np.ones((1, 1), dtype=np.float32))
                 found = _from_the_top(w, w.rows(logits, places), [part.pairs], [always])
             found = _dropped(w, part.clauses, found, len(places))
-        on = w.placed(part.labels, found)(on)
+        on = w.placed(part.labels, found, on)
     return on
 
 

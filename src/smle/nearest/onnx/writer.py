@@ -98,14 +98,12 @@ class Writer:
         picked = self.add("Gather", [padded, self.constant(np.array(places, dtype=np.int64))], axis=axis)
         return self.reduced("ReduceMax", picked, axis + 1)
 
-    def placed(self, outputs: npt.NDArray[np.intp], values: str) -> Callable[[str], str]:
-        """Return a function that puts values (k, rows) into some outputs of answers (m, rows)."""
-
-        def put(answers: str) -> str:
-            places = self.constant(np.asarray(outputs, dtype=np.int64)[:, None])
-            return self.add("ScatterND", [answers, places, values])
-
-        return put
+    def placed(self, places: npt.NDArray[np.intp], values: str, among: str, count: int | None = None) -> str:
+        """Put values (k, rows) in place of some of `count` others (count, rows)."""
+        if len(places) != count:
+            return self.add("ScatterND", [among, self.constant(np.asarray(places, dtype=np.int64)[:, None]), values])
+        order = np.argsort(places)
+        return values if (order == np.arange(len(order))).all() else self.rows(values, order.tolist())
 
     def loop(
         self,
