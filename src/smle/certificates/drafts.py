@@ -50,18 +50,10 @@ def certified(
     own: dict[str, Any],
     files: dict[str, bytes] | None,
 ) -> Certificate:
-    """Return a certificate for rules: a known or new draft, with the arrays `own` of this model.
+    """Return a certificate for rules, given as the certificate states them: a known draft, or what `find` returns.
 
-    Args:
-        kind: The kind of head.
-        specification: The rules as the certificate states them.
-        block: Their part of certificate.bin.
-        find: Finds the proof; it may raise.
-        own: Arrays by name that no proof depends on, such as units of distances. They replace those of the draft.
-        files: Files to bind, by role.
-
-    Raises:
-        NotCertifiedError: If the checker does not accept the result.
+    `own` has arrays of this model that no proof depends on, such as units of distances; they replace those of the
+    draft. Raises NotCertifiedError if the checker does not accept the result.
     """
     key = smle_check.sha256(smle_check.canonical([kind, specification]) + block)
     known, files = _drafts.get(key), files or {}

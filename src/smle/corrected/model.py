@@ -120,20 +120,14 @@ class CorrectedModel(Served):
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model and its head as one ONNX file, with `<path>.certificate.json` beside it.
 
-        Raises:
-            ConversionError: If it exists only in Python.
+        Raises ConversionError if the model exists only in Python.
         """
         write_onnx(self.record(), path)
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.
 
-        Args:
-            folder: Where to write.
-            overwrite: Replace an existing certified model.
-
-        Raises:
-            ConversionError: If it exists only in Python.
+        `overwrite` replaces a certified model. Raises ConversionError if the model exists only in Python.
         """
         write_record(self.record(), folder, overwrite=overwrite)
 

@@ -189,23 +189,11 @@ class FittedModel:
         return self.deployed_.record()
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write a model folder: weights, description, rules, certificate.
-
-        Args:
-            folder: Where to write.
-            overwrite: Replace an existing certified model.
-        """
+        """Write a model folder: weights, description, rules, certificate. `overwrite` replaces a certified model."""
         write_record(self.record(), folder, overwrite=overwrite)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Write the model as ONNX, with `<path>.certificate.json` beside it.
-
-        Args:
-            path: The file to write.
-
-        Raises:
-            MissingDependencyError: If onnx is not installed.
-        """
+        """Write the model as ONNX, with `<path>.certificate.json` beside it."""
         from smle.export import write_onnx
 
         write_onnx(self.record(), path)

@@ -152,14 +152,9 @@ class MetaEstimator(SafeEstimator):
 
     @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Continue the estimator on some rows by its `partial_fit`, and certify again.
+        """Continue the estimator on some rows by its `partial_fit`, and certify again. Arguments as in `fit`.
 
         model.json then describes only these rows.
-
-        Args:
-            X: As in `fit`.
-            y: As in `fit`.
-            sample_weight: As in `fit`.
 
         Raises:
             AttributeError: If the estimator has no `partial_fit`.

@@ -109,15 +109,10 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return self._learn(self._next_lesson(task, X, y, sample_weight), start=self.network_)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
-        """Train for one epoch on some rows, from the current weights.
+        """Train for one epoch on some rows, from the current weights. Arguments as in `fit`.
 
-        No rows are held out: there is no early stopping, and no temperature is fitted.
-
-        Args:
-            X: As in `fit`; columns and the values of text columns are those of the first call.
-            y: As in `fit`.
-            sample_weight: As in `fit`.
-            classes: All options of a choice, for the first call.
+        No rows are held out: there is no early stopping, and no temperature is fitted. Columns and the values of text
+        columns are those of the first call, which may list all options of a choice as `classes`.
         """
         if not hasattr(self, "network_"):
             return self._learn(self._first_lesson(X, y, sample_weight, classes), once=True)

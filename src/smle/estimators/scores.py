@@ -164,15 +164,8 @@ def compare(
     """Compare outputs of models, `safe` and optionally `plain`, with the truth and the nearest allowed answers.
 
     Nearest means the least loss in the score shown: errors of numbers are in units of their spread. Rows without an
-    allowed answer are left out.
-
-    Args:
-        spec: The rules.
-        X: Encoded inputs (n, d).
-        truth: True outputs (n, m) as from `encode_targets`.
-        outputs: By method: numbers, logits of labels, scores of options (n, m).
-        weight: Weight of each row (n,).
-        plain: What the plain model is: `network`, `quick` or `estimator`.
+    allowed answer are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by
+    method; weight (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
     """
     task = task_of(spec)
     scale = task.scale(truth, weight)

@@ -36,17 +36,10 @@ def better_trees(
     """Say by how much a small booster beats the network inside, if it clearly does, or return "".
 
     Clearly means by 0.02 of R2 or accuracy, on average over the outputs it learned, and by three standard errors
-    (somewhat more for many outputs). Both are served by the same head, on rows that neither has learned from: the
-    network answers as it did before its final epochs. Networks that were stopped by `max_epochs`, or tuned for another
-    score, are skipped.
-
-    Args:
-        safe: The fitted model.
-        rows: What it was fitted to. The booster reads the columns that the network reads.
-        weight: Weight of each row (n,).
-        held_out: Rows to compare on; the booster learns from the others.
-        promise: How good trees look for each output (outputs,); of many, the booster learns the best few.
-        seed: Seeds what is random.
+    (somewhat more for many outputs). The booster reads the columns that the network reads, and learns the few outputs
+    with most `promise` from the rows not held out. Both are served by the same head and compared on the rows held out,
+    where the network answers as it did before its final epochs. Networks that were stopped by `max_epochs`, or tuned
+    for another score, are skipped.
     """
     served = safe.deployed_
     front, head, task = served.front, served.head, safe._task

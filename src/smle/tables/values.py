@@ -111,14 +111,9 @@ def read_numbers(
 ) -> tuple[FloatArray, list[Fault]]:
     """Return values (n,) as float32, if they have that type, else float64, and what is wrong with them.
 
-    Missing and wrong values are NaN.
-
-    Args:
-        column: The name of the column, for messages.
-        values: The values, in the machine's byte order (`plain_array`).
-        truth: Read True as 1 and False as 0.
-        exact: Refuse integers that a float cannot hold; otherwise they are rounded.
-        noun: What the column is called in messages.
+    Missing and wrong values are NaN. Values are in the machine's byte order (`plain_array`). With `truth`, True is read
+    as 1 and False as 0. With `exact`, integers that a float cannot hold are wrong; otherwise they are rounded. `noun`
+    and `column` name the column in messages.
     """
     named = column, noun
     kind, size = values.dtype.kind, values.dtype.itemsize
