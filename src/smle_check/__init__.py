@@ -12,7 +12,7 @@ trusted: multipliers are hints, and obligations are derived here. Anything unexp
 """
 
 from smle_check.check import FILES, check_certificate, read_folder
-from smle_check.command import Checked, check
+from smle_check.command import CheckedModel, check
 from smle_check.floats import BINARY32, BINARY64
 from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
 from smle_check.reading import Rejected, Tensor, bindings, canonical, read_json, read_weights, sha256, weights_digest
@@ -26,7 +26,7 @@ __all__ = [
     "FILES",
     "STATEMENT",
     "VERSION",
-    "Checked",
+    "CheckedModel",
     "OnnxResult",
     "Proved",
     "Rejected",

@@ -13,35 +13,35 @@ from smle_check.words import Proved, assumptions_text, domain_text, head_text, p
 USAGE = "usage: smle-check MODEL      (a model folder, or an ONNX file with its certificate beside it)"
 
 
-class Checked(NamedTuple):
+class CheckedModel(NamedTuple):
     """What is proved, and the lines to print about it."""
 
     proved: list[Proved]
     lines: list[str]
 
 
-def check(path: str | os.PathLike[str]) -> Checked:
+def check(path: str | os.PathLike[str]) -> CheckedModel:
     """Check a model folder, or an ONNX file with its certificate beside it. Raises Rejected if anything is wrong."""
     place = os.fspath(path)
     return _check_folder(place) if os.path.isdir(place) else _check_file(place)
 
 
-def _check_folder(folder: str) -> Checked:
+def _check_folder(folder: str) -> CheckedModel:
     certificate, tensors, block, files = read_folder(folder)
     proved = check_certificate(certificate, tensors, block, files)
     document = read_json(certificate, "certificate")
     spec = Specification(document["specification"], block)
     found = head_text(document["program"]["head"], tensors, files)
-    return Checked(
+    return CheckedModel(
         proved, _lines(domain_text(spec), proved, found, assumptions_text(None, None, document["program"]["head"]))
     )
 
 
-def _check_file(path: str) -> Checked:
+def _check_file(path: str) -> CheckedModel:
     result = check_onnx(*read_onnx(path))
     found = [f"matched: {result.nodes} nodes and {result.constants} constants with the certified head"]
     found += [f"asserted by the exporter: {line}" for line in result.asserted]
-    return Checked(result.proved, _lines(result.domain, result.proved, found, result.assumptions))
+    return CheckedModel(result.proved, _lines(result.domain, result.proved, found, result.assumptions))
 
 
 def _lines(domain: list[str], proved: list[Proved], found: list[str], assumptions: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from smle.graphs.graph import certified_program, interface_of
 from smle.heads.grid.onnx import grid_proposals
 from smle.heads.rules.onnx import proposals_of
 from smle.heads.table import certify_head
-from smle_check.onnx.graph import Node
+from smle_check.onnx.graph import GraphNode
 from smle_check.onnx.program import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
 from studies.bench.runtimes import Case, Runtime, installed_runtime, prepare
 from support.exported import DIRECT, HAND_MADE, MIXED, hand_made, untrained
@@ -47,7 +47,7 @@ PASSING = {
 }  # fmt: skip
 
 
-def flat(nodes: list[Node]) -> Iterator[Node]:
+def flat(nodes: list[GraphNode]) -> Iterator[GraphNode]:
     for node in nodes:
         for branch in node.branches.values():
             yield from flat(branch.nodes)
@@ -66,7 +66,7 @@ class Taint:
         for node in self.nodes:
             self.visit(node)
 
-    def visit(self, node: Node) -> None:
+    def visit(self, node: GraphNode) -> None:
         assert node.op in TRUTHS | PASSING | {"Where"}, node.op
         tainted = [name for name in node.inputs if self.may_be(name)]
         tainted += [name for branch in node.branches.values() for name in branch.outputs if self.may_be(name)]
@@ -81,7 +81,7 @@ class Taint:
         """Named inputs of the graph, too, may be NaN; constants are not."""
         return name in self.nan or (name not in self.made and name.startswith("input:"))
 
-    def guarded(self, node: Node) -> bool:
+    def guarded(self, node: GraphNode) -> bool:
         """Whether a Where leaves no NaN: its condition does not hold there, or is that there is none."""
         condition, yes, no = node.inputs
         if condition not in self.made:  # a constant asks nothing

@@ -14,7 +14,7 @@ import smle_check.heads.sums as sums
 from smle.heads.rules.author import certify_rules
 from smle.heads.table import program_of
 from smle_check.floats import BINARY64, TINY, coefficient
-from smle_check.heads.sums import WIDE, Sum, sum_of
+from smle_check.heads.sums import WIDE, DeployedSum, sum_of
 from smle_check.specification import Literal, Specification
 
 NORMAL = 2.0**-1022
@@ -52,7 +52,7 @@ class Machine:
             parts.append(self.kept(self.kept(a) + self.kept(b)))
         return self.kept(parts[0]) if parts else 0.0
 
-    def accepts(self, numbers: Sum, y: list[float], x: list[float]) -> bool:
+    def accepts(self, numbers: DeployedSum, y: list[float], x: list[float]) -> bool:
         terms = [(v, y[i]) for i, v in numbers.outputs.items()] + [(v, abs(y[i])) for i, v in numbers.sizes.items()]
         read = [0.0 if self.flush and abs(v) < TINY and self.rng.random() < 0.5 else v for v in x]
         return self.total([*terms, *((v, read[k]) for k, v in numbers.inputs.items())]) <= float(numbers.threshold)

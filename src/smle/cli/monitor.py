@@ -15,7 +15,7 @@ from smle.errors import DataError
 from smle_check.names import visible
 
 if TYPE_CHECKING:
-    from smle.monitor import Change, Comparison, Usage
+    from smle.monitor import Change, Changes, Usage
     from smle.rules import Specification
 
 __all__ = ["monitor"]
@@ -99,7 +99,7 @@ def monitor(
         print_json(_as_json(training, now, found)) if as_json else _show(training, now, found, spec)
 
 
-def _as_json(training: Usage | None, now: Usage, found: Comparison | None) -> dict[str, Any]:
+def _as_json(training: Usage | None, now: Usage, found: Changes | None) -> dict[str, Any]:
     judged = {} if found is None else {"tolerance": found.tolerance, "false_alarms": found.false_alarms}
     result: dict[str, Any] = _finite(
         {
@@ -129,7 +129,7 @@ def _show_alone(now: Usage) -> None:
     _warn(now)
 
 
-def _show(training: Usage, now: Usage, found: Comparison, spec: Specification) -> None:
+def _show(training: Usage, now: Usage, found: Changes, spec: Specification) -> None:
     moved = found.moved
     title = f"{training.rows:,} training rows, {now.rows:,} rows now"
     if moved:
@@ -171,7 +171,7 @@ def _line(change: Change, spec: Specification) -> tuple[str, ...]:
     return (title + part, f"{change.training:.2%}", f"{change.now:.2%}", f"{sign}{change.size:.2%}", p)
 
 
-def _show_binding(found: Comparison, spec: Specification) -> None:
+def _show_binding(found: Changes, spec: Specification) -> None:
     """Print how often each rule applies and binds, and how answers were served, in training and now."""
     known = {(change.kind, change.name): change for change in found.changes}
     rows = []

@@ -14,7 +14,7 @@ from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Choice, Label, Specification
 from smle_check.floats import BINARY32, nearest
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, Node
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, GraphNode
 from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
@@ -130,7 +130,7 @@ def graph_model(
     return model
 
 
-def onnx_nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
+def onnx_nodes(nodes: Sequence[GraphNode], proposals: Mapping[str, list[Any]]) -> list[Any]:
     """Convert to ONNX nodes, with each proposal in front of the node that reads it."""
     helper = require("onnx", "ONNX export").helper
     result: list[Any] = []

@@ -25,7 +25,7 @@ __all__ = ["model_of_rows"]
 _SAME = 1e-4  # tolerance between a file and its form for tables, relative to the largest answer
 
 
-class _Part(NamedTuple):
+class _RowInput(NamedTuple):
     """An input: the first of its columns, and its shape without a free first dimension."""
 
     name: str
@@ -51,7 +51,9 @@ def model_of_rows(data: bytes, columns: Sequence[str]) -> bytes:
     if is_table([(item.name, item.shape) for item in inputs]):
         if len(inputs) > 1 or inputs[0].shape[1] == 1 or _takes_two_rows(session, len(columns)):
             return data
-        parts = [_Part(inputs[0].name, 0, (1, len(columns)), False)]  # the file claims to take more rows, but does not
+        parts = [
+            _RowInput(inputs[0].name, 0, (1, len(columns)), False)
+        ]  # the file claims to take more rows, but does not
     else:
         parts = _parts(inputs, columns)
     kinds = {NUMBERS[item.type] for item in inputs}
@@ -61,14 +63,14 @@ def model_of_rows(data: bytes, columns: Sequence[str]) -> bytes:
     return made
 
 
-def _parts(inputs: Sequence[Any], columns: Sequence[str]) -> list[_Part]:
+def _parts(inputs: Sequence[Any], columns: Sequence[str]) -> list[_RowInput]:
     parts, start = [], 0
     for item in inputs:
         is_free = bool(item.shape) and not isinstance(item.shape[0], int)
         shape = item.shape[1:] if is_free else item.shape
         if not all(isinstance(size, int) and size > 0 for size in shape):
             raise _refused(inputs, "sizes that are not fixed, beside the rows")
-        parts.append(_Part(item.name, start, tuple(shape), is_free))
+        parts.append(_RowInput(item.name, start, tuple(shape), is_free))
         start += parts[-1].width
     if start != len(columns):
         raise _refused(inputs, f"{start} numbers, where the rules have {len(columns)} columns ({', '.join(columns)})")
@@ -99,7 +101,7 @@ def _takes_two_rows(session: Any, width: int) -> bool:
     return True
 
 
-def _built(data: bytes, parts: list[_Part], kind: int, columns: Sequence[str]) -> bytes:
+def _built(data: bytes, parts: list[_RowInput], kind: int, columns: Sequence[str]) -> bytes:
     onnx = require("onnx", "Correcting an ONNX file of such a shape")
     helper = onnx.helper
     model, opsets = standard(onnx, onnx.load_from_string(data))
@@ -163,7 +165,7 @@ def _built(data: bytes, parts: list[_Part], kind: int, columns: Sequence[str]) -
     return bytes(whole.SerializeToString(deterministic=True))
 
 
-def _require_same(session: Any, made: bytes, parts: list[_Part], width: int) -> None:
+def _require_same(session: Any, made: bytes, parts: list[_RowInput], width: int) -> None:
     """Raise ModelFormatError unless the new form answers two rows as the file answers each alone.
 
     Rows that the file itself cannot answer are skipped.
@@ -188,7 +190,7 @@ def _require_same(session: Any, made: bytes, parts: list[_Part], width: int) -> 
         )
 
 
-def _fed(row: npt.NDArray[Any], parts: list[_Part], kinds: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
+def _fed(row: npt.NDArray[Any], parts: list[_RowInput], kinds: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
     """Return the inputs of the file for a single row."""
     feed = {}
     for part in parts:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Limits", "Part", "Slopes", "changed_bits"]
+__all__ = ["Limits", "SlopePart", "Slopes", "changed_bits"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -29,7 +29,7 @@ def changed_bits(own: npt.NDArray[Any], final: npt.NDArray[Any]) -> Mask:
     return np.asarray((a != b) & ((a | b) & _NUMBER != 0))
 
 
-class Part(Protocol):
+class SlopePart(Protocol):
     """The contribution of some rows and outputs to derivatives."""
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
@@ -48,11 +48,11 @@ class Limits:
     slopes: Array
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """See `Part`."""
+        """See `SlopePart`."""
         np.add.at(by_inputs, self.rows, v[self.rows, self.outputs][:, None] * self.slopes)
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
-        """See `Part`."""
+        """See `SlopePart`."""
         np.add.at(outputs, (self.rows, self.outputs), (inputs[self.rows] * self.slopes).sum(axis=1))
 
 
@@ -69,7 +69,7 @@ class Slopes:
     kept: Mask
     usable: Mask
     inside: Mask | None
-    parts: Sequence[Part] = ()
+    parts: Sequence[SlopePart] = ()
 
     def pull(self, v: Array, columns: int) -> tuple[Array, Array]:
         """Return the gradients of outputs weighted by v (n, m), by inputs (n, columns) and answers (n, width)."""

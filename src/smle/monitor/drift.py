@@ -24,7 +24,7 @@ from smle.monitor.corrections import WAYS
 from smle.monitor.usage import Usage
 from smle.rules import Categorical, Specification
 
-__all__ = ["Change", "Comparison", "compare"]
+__all__ = ["Change", "Changes", "compare"]
 
 _FEW = 20  # up to this many bins, values are compared one by one
 _EXPECTED = 5  # rows that a bin needs for the chi-squared test; rarer bins are joined
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Changes:
     """All changes: causes first, then what follows from them.
 
     `detectable`: by how much a share of 10 % must move to be found 9 times in 10.
@@ -81,7 +81,7 @@ class _Found(NamedTuple):
 
 def compare(
     training: Usage, now: Usage, spec: Specification, *, tolerance: float = 0.005, false_alarms: float = 0.01
-) -> Comparison:
+) -> Changes:
     """Find what changed from the counts in training to those now.
 
     Differences of shares up to `tolerance` are called `small`. Without any change, something is called changed at most
@@ -97,7 +97,7 @@ def compare(
         changes.append(change._replace(p=p, verdict=beyond if p <= false_alarms else "same"))
     order = {"changed": 0, "small": 1, "same": 2}
     changes.sort(key=lambda change: (order[change.verdict], change.kind not in _CAUSES, change.p, -abs(change.size)))
-    return Comparison(
+    return Changes(
         (*changes, *_shown(training, now)),
         false_alarms,
         tolerance,

@@ -14,12 +14,12 @@ from smle.errors import ModelFormatError
 from smle.networks.backbones import Answers, Rescaled
 from smle.serving.fronts import runtime_errors, session_of
 
-__all__ = ["Call", "same", "try_sizes"]
+__all__ = ["TensorCall", "same", "try_sizes"]
 
 _SAME, _SAME_IN_HALF = 1e-3, 5e-2  # tolerance relative to the largest answer
 
 
-class Call(nn.Module):
+class TensorCall(nn.Module):
     """Wraps a module so that it is called with tensors only: those of an example, wherever they are in its arguments.
 
     Attributes:
@@ -38,7 +38,7 @@ class Call(nn.Module):
         self.names = [_name(path, names) for path in self._paths]
 
     @classmethod
-    def of(cls, module: nn.Module, example: Any, *, features: bool) -> Call:
+    def of(cls, module: nn.Module, example: Any, *, features: bool) -> TensorCall:
         """Wrap the call of a module with a tensor, a tuple of arguments or a dict of arguments by name.
 
         Raises ModelFormatError if there is no tensor among them.
@@ -114,7 +114,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 @torch.no_grad()
-def try_sizes(call: Call, model: Any, *, may_be_fixed: bool) -> None:
+def try_sizes(call: TensorCall, model: Any, *, may_be_fixed: bool) -> None:
     """Run an exported model with its free axes at other sizes; raise ModelFormatError if it differs from the module.
 
     It must not fix an axis that the module does not, unless `may_be_fixed`: then the user said which axes are free.
@@ -158,7 +158,7 @@ def try_sizes(call: Call, model: Any, *, may_be_fixed: bool) -> None:
                 )
 
 
-def _fix(model: Any, call: Call, axes: list[tuple[int, int]]) -> None:
+def _fix(model: Any, call: TensorCall, axes: list[tuple[int, int]]) -> None:
     """Fix axes in the file at the size of the example, because the module takes no other."""
     inputs = {value.name: value for value in model.graph.input}
     for i, k in axes:
@@ -179,7 +179,7 @@ def _resized(tensors: tuple[Tensor, ...], axes: list[tuple[int, int]]) -> Iterat
             yield tuple(result)
 
 
-def _answer(call: Call, tensors: tuple[Tensor, ...]) -> Tensor | None:
+def _answer(call: TensorCall, tensors: tuple[Tensor, ...]) -> Tensor | None:
     """Return the module's answer, or None if it fails on these tensors."""
     try:
         found = call(*(part.clone() for part in tensors))
@@ -188,5 +188,5 @@ def _answer(call: Call, tensors: tuple[Tensor, ...]) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-def _sizes(call: Call, tensors: tuple[Tensor, ...]) -> str:
+def _sizes(call: TensorCall, tensors: tuple[Tensor, ...]) -> str:
     return ", ".join(f"'{name}' {tuple(part.shape)}" for name, part in zip(call.names, tensors, strict=True))

@@ -17,7 +17,7 @@ from smle.extras import require
 from smle.graphs.backbone import onnx_backbone
 from smle.graphs.certified_files import FilePath, write_certified
 from smle.nearest.onnx.pieces import Backbone
-from smle.networks.calls import Call, same, try_sizes
+from smle.networks.calls import TensorCall, same, try_sizes
 from smle.networks.folders import CertifiedModule, weights_of
 from smle.networks.onnx_operator import quiet_exporter, told_by
 from smle.rules import Specification
@@ -80,7 +80,7 @@ def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_s
     """
     require("onnxscript", "Exporting a torch backbone")
     module.eval()
-    call = Call.of(module, example, features=features)
+    call = TensorCall.of(module, example, features=features)
     if dynamic_shapes is None:
         _require_rows(call)
         wanted = [_own_axes(call)] if features else [_all_axes(call), _own_axes(call)]
@@ -102,7 +102,7 @@ def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_s
     return onnx_backbone(exported, features="features" if features else None)
 
 
-def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
+def _exported(call: TensorCall, axes: list[dict[int, Any]]) -> Any:
     """Export a call as an ONNX model; named axes are free."""
     with quiet_exporter():
         exported = torch.onnx.export(
@@ -119,12 +119,12 @@ def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
     return exported.model_proto
 
 
-def _own_axes(call: Call) -> list[dict[int, Any]]:
+def _own_axes(call: TensorCall) -> list[dict[int, Any]]:
     """Return the first axis of every argument as free."""
     return [{0: torch.export.Dim.DYNAMIC} if part.ndim else {} for part in call.tensors]
 
 
-def _all_axes(call: Call) -> list[dict[int, Any]]:
+def _all_axes(call: TensorCall) -> list[dict[int, Any]]:
     """Return all axes as free if the module allows it."""
     return [dict.fromkeys(range(part.ndim), torch.export.Dim.AUTO) for part in call.tensors]
 
@@ -137,7 +137,7 @@ def _rows(spec: Specification) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _require_rows(call: Call) -> None:
+def _require_rows(call: TensorCall) -> None:
     """Raise ModelFormatError if answers to a row depend on other rows: the rows of a file are not a sequence."""
     count = len(call.tensors[0]) if call.tensors and call.tensors[0].ndim else 0
     try:

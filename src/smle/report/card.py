@@ -22,7 +22,7 @@ from smle.errors import CertificateError
 from smle.heads.table import HEADS
 from smle.report.judge import NO_RULES, REJECTED, Judgement
 from smle.report.recorded import mapping_of, text_of
-from smle.report.tables import Table, named
+from smle.report.tables import PageTable, named
 from smle.rules import ABOUT, Specification
 from smle.storage import ModelRecord, model_files
 from smle_check.names import visible
@@ -156,7 +156,7 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
     elif judgement.verdict == REJECTED:
         lead = "The proof was not accepted. These are the digests of what was read."
     return {
-        "digests": Table(
+        "digests": PageTable(
             [("File", ""), ("SHA-256", "mono digest")], [(named(name, hint), value) for name, hint, value in digests]
         ),
         "digest": "" if certificate is None else text_of(_document(certificate).get("digest")),
@@ -205,11 +205,11 @@ def annex_view(
     return {"annex": rows, "annex_rules": said}
 
 
-def _who_says_so(spec: Specification) -> Table | None:
+def _who_says_so(spec: Specification) -> PageTable | None:
     """Return a table of the metadata in the rules file, or None if there is none."""
     stated = [("all rules", spec.about), *((visible(rule.name), rule.about) for rule in spec.rules)]
     rows = [(name, *(visible(dict(about).get(what, "")) for what in ABOUT)) for name, about in stated if dict(about)]
     if not rows:
         return None
     columns = [("Rule", ""), *((what.capitalize(), "long" if what == "description" else "") for what in ABOUT)]
-    return Table(columns, rows, label="Who says so", rows_are="rules")
+    return PageTable(columns, rows, label="Who says so", rows_are="rules")

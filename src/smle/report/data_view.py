@@ -12,7 +12,7 @@ from smle.regions.cells import Cells, binding_rules
 from smle.report import svg
 from smle.report.measured import Measured
 from smle.report.recorded import Scores, metric_title, scores_of, training_of, typeset
-from smle.report.tables import Cell, Table, named, numbers, share
+from smle.report.tables import Cell, PageTable, named, numbers, share
 from smle.report.wording import count_text, listed, number, short
 from smle.rules import Choice, Label, Specification, share_text
 from smle_check.names import visible
@@ -102,7 +102,7 @@ def _lead(recorded: Scores, measured: Measured | None) -> str:
     return text
 
 
-def _comparison(sources: Sequence[Scores], measured: Measured | None) -> Table:
+def _comparison(sources: Sequence[Scores], measured: Measured | None) -> PageTable:
     """Return one row per method, with recorded and measured scores."""
     titles: list[str] = []
     rows: dict[str, tuple[Cell, dict[int, str]]] = {}
@@ -118,19 +118,19 @@ def _comparison(sources: Sequence[Scores], measured: Measured | None) -> Table:
     if measured is not None and 0 < measured.sampled < measured.inside:
         caption += f" Nearest allowed answers on the table: {measured.sampled:,} rows drawn at random."
     shown = [(name, *(cells.get(i, "–") for i in range(len(titles)))) for name, cells in map(rows.__getitem__, order)]
-    return Table([("Answers of", ""), *numbers(titles)], shown, caption)
+    return PageTable([("Answers of", ""), *numbers(titles)], shown, caption)
 
 
-def _by_output(scores: Scores) -> Table | None:
+def _by_output(scores: Scores) -> PageTable | None:
     titles, lines = scores.by_output()
     if not lines:
         return None
     left_out = f" {len(lines) - _LINES} more lines are in model.json." if len(lines) > _LINES else ""
     columns = [(title, "") for title in titles[:2]] + numbers(titles[2:])
-    return Table(columns, lines[:_LINES], f"On {scores.place}.{left_out}", "Scores by output")
+    return PageTable(columns, lines[:_LINES], f"On {scores.place}.{left_out}", "Scores by output")
 
 
-def _rule_table(spec: Specification, measured: Measured) -> Table:
+def _rule_table(spec: Specification, measured: Measured) -> PageTable:
     titles = {"data": "data", "plain": measured.scores.titles["plain"], "safe": "safe model"}
     shown = [name for name in titles if name in measured.broken]
     rows = []
@@ -142,12 +142,12 @@ def _rule_table(spec: Specification, measured: Measured) -> Table:
         rows.append((visible(rule.name), where, *broken, "–" if closest is None else number(closest)))
     columns = [("Rule", ""), ("Rows where it is active", "share")]
     columns += numbers([*(f"Broken by {titles[name]}" for name in shown), "Least room seen"])
-    return Table(columns, rows, label="Rules on the table")
+    return PageTable(columns, rows, label="Rules on the table")
 
 
 def _cells_view(
     description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
-) -> Table | None:
+) -> PageTable | None:
     """Return the cells of a learned box by their rules, with their shares of rows."""
     if cells is None:
         return None
@@ -164,7 +164,7 @@ def _cells_view(
         shares = [share(values[index], title=title) for title, values in columns]
         rows.append((_cell_name(cells, spec, index), head, *shares))
     titles = [("Region: rules that are active together", ""), ("Head", ""), *((title, "share") for title, _ in columns)]
-    return Table(titles, rows, label="Regions", rows_are="regions")
+    return PageTable(titles, rows, label="Regions", rows_are="regions")
 
 
 def _cell_name(cells: Cells, spec: Specification, index: int) -> str:

@@ -20,7 +20,7 @@ from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import typeset
 from smle.report.sentences import about_view, named_numbers, rule_view
-from smle.report.tables import Table
+from smle.report.tables import PageTable
 from smle.report.wording import count_text, domain_text, listed, number, short
 from smle.rules import Categorical, Label, Specification, share_text
 from smle.tables import Reader
@@ -234,7 +234,7 @@ def _cells(found: Diagnosis) -> str:
     return f"{text}; {len(bad)} of them cannot be served." if bad else f"{text}." if text else ""
 
 
-def _outputs(found: Diagnosis) -> Table | None:
+def _outputs(found: Diagnosis) -> PageTable | None:
     data = found.data
     if data is None or data.price is None or data.costs is None:
         return None
@@ -247,17 +247,17 @@ def _outputs(found: Diagnosis) -> Table | None:
         rules = ", ".join(f"{visible(c.rule)} {score_text(c.lost[name])}" for c in dearest) or "none"
         rows.append((visible(name), score, bar, rules))
     columns = [("Output", ""), ("Best possible", "number"), ("", "share"), ("What each rule costs alone", "long")]
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
 def _best(value: float) -> str:
     return f"{value:.4f}" if np.isfinite(value) and value > -10 else "below −10"
 
 
-def _inputs(spec: Specification, table: Any) -> Table:
+def _inputs(spec: Specification, table: Any) -> PageTable:
     """Return every input with its range, and its values and missing values in the table."""
     if table is None:
-        return Table([("Input", ""), ("Stated", "long")], domain_text(spec))
+        return PageTable([("Input", ""), ("Stated", "long")], domain_text(spec))
     rows = []
     read = Reader(spec).read(table)
     for (item, place), stated in zip(spec.input_slices, domain_text(spec), strict=True):
@@ -265,7 +265,7 @@ def _inputs(spec: Specification, table: Any) -> Table:
         missing = "none" if not gone else f"{gone:,} ({share_text(gone / max(len(read), 1))})"
         rows.append((*stated, *_seen(item, read.encoded[:, place]), missing))
     columns = [("Input", ""), ("Stated", "long"), ("In the table", "long"), ("", "share"), ("Missing", "")]
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
 def _seen(item: Any, values: npt.NDArray[Any]) -> tuple[str, Markup | str]:

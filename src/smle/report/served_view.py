@@ -11,7 +11,7 @@ from markupsafe import Markup
 from smle.monitor.corrections import Corrections, Moves, Parts, alternatives_of
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.tables import Cell, Table, named, numbers, share
+from smle.report.tables import Cell, PageTable, named, numbers, share
 from smle.report.wording import name_text, number
 from smle.rules import Choice, Clause, Label, Literal, Specification, clause_text, label_columns, share_text
 from smle_check.names import visible
@@ -45,7 +45,7 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
     ]
     titles = [(f"{where}: {counts.rows:,}".capitalize(), "share") for where, counts in found]
     return {
-        "ways": Table([("Answers", ""), *titles], ways),
+        "ways": PageTable([("Answers", ""), *titles], ways),
         "concerns": [f"{where.capitalize()}: {counts.concern}" for where, counts in found if counts.concern],
         **_moves(spec, found),
         "entries": _entries(found),
@@ -91,10 +91,10 @@ def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dic
     what = ("Rows changed", "Mean distance", "Largest") if measured else ("Rows changed",)
     titles = [f"{title}, {where}" for where, _ in found for title in what]
     title = "By how much" if measured else "Which outputs"
-    return {"moves_title": title, "moves": Table([("Output", ""), *numbers(titles)], rows)}
+    return {"moves_title": title, "moves": PageTable([("Output", ""), *numbers(titles)], rows)}
 
 
-def _entries(found: Sequence[tuple[str, Corrections]]) -> Table | None:
+def _entries(found: Sequence[tuple[str, Corrections]]) -> PageTable | None:
     """Return the table entries that most rows broke, or None."""
     most = sorted({name for _, counts in found for name in counts.entries})
     most.sort(key=lambda name: -max(counts.entries.get(name, 0) for _, counts in found))
@@ -102,7 +102,7 @@ def _entries(found: Sequence[tuple[str, Corrections]]) -> Table | None:
     if not rows:
         return None
     more = f"The first {_ENTRIES} of {len(most):,}." if len(most) > _ENTRIES else ""
-    return Table([("Entry", ""), *numbers([where for where, _ in found])], rows, more)
+    return PageTable([("Entry", ""), *numbers([where for where, _ in found])], rows, more)
 
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
@@ -122,7 +122,7 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
     return figures[:_FIGURES]
 
 
-def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[Table]:
+def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[PageTable]:
     """Return a table for each clause with alternatives; if they overlap, only if some answer met none."""
     known: list[Mapping[tuple[str, int], Parts]] = [
         {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
@@ -152,7 +152,7 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
         on = ", ".join(f"{p.on:,} {where}" for where, p in there)
         text = f"{' or '.join(names)}. The rule is active in {on}.{overlap}"
         caption = Markup("<b>{}</b>: {}").format(visible(spec.rules[rule].name), text)
-        result.append(Table([("Part", ""), *titles], rows, caption))
+        result.append(PageTable([("Part", ""), *titles], rows, caption))
     return result
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from smle.heads.grid.reduction import Reduction
-from smle.report.tables import Table, numbers
+from smle.report.tables import PageTable, numbers
 from smle.report.wording import number
 from smle.rules import Grid, Rule, Specification, number_text
 from smle_check.digits import rounded_text
@@ -25,7 +25,7 @@ def steps_view(spec: Specification, grid: Grid, reduction: Reduction | None) -> 
         kind = "the number itself" if _is_exact(step) else "the nearest to it"
         rows.append((visible(name), f"{number_text(step, 9)}{chosen}", ends, kind, _formula(spec, grid, reduction, i)))
     columns = [("Output", ""), *numbers(["Step", "Range"]), ("The float32 is", ""), ("Computed from", "long")]
-    return {"steps": Table(columns, rows, label="Outputs in steps", rows_are="outputs")}
+    return {"steps": PageTable(columns, rows, label="Outputs in steps", rows_are="outputs")}
 
 
 def _is_exact(step: Fraction) -> bool:

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from smle.report import svg
 from smle.rules import share_text
 
-__all__ = ["Cell", "Table", "named", "numbers", "share"]
+__all__ = ["Cell", "PageTable", "named", "numbers", "share"]
 
 _LONG = 24  # longer tables with a label scroll, and can be filtered if `rows_are` is set
 
@@ -18,7 +18,7 @@ Cell = Markup | str
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table for readers. Text that is not markup is escaped.
 
     * `columns`: title and class of the cells (`number`, `share`, `long`); the first column names the rows.

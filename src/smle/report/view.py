@@ -15,7 +15,7 @@ from smle.report.measured import Measured
 from smle.report.recorded import history_of, mapping_of
 from smle.report.sentences import about_view, named_numbers, rule_view
 from smle.report.steps_view import sums_text
-from smle.report.tables import Table, numbers
+from smle.report.tables import PageTable, numbers
 from smle.report.wording import count_text, domain_text, listed, margin_text, number, short
 from smle.rules import Label, Specification, share_text
 from smle_check.names import visible
@@ -148,7 +148,7 @@ def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
     ]
     columns = [("Rule", ""), *numbers(["Head"] if heads else []), ("Where", "long"), ("Holds", "long")]
     columns += numbers(["Margin" if heads else "Enforced"])
-    statements = Table(columns, rows, label="Statements of the checker")
+    statements = PageTable(columns, rows, label="Statements of the checker")
     return {"statements": statements, "statements_total": len(proved)}
 
 
@@ -166,7 +166,7 @@ def guarantee_view(spec: Specification, verdict: str) -> dict[str, Any]:
             "That the rules say what their author meant: read them above.",
             "What model.json says about data and scores: it is bound to the proof, not proved.",
         ],
-        "domain": Table(
+        "domain": PageTable(
             [("Input", ""), (_VALUES[verdict], "long")], domain_text(spec), label="Inputs", rows_are="inputs"
         ),
     }

@@ -23,7 +23,7 @@ _ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Member:
     """A rule about one member of a group: its other conditions, and the bounds of its literals."""
 
     index: int
@@ -36,7 +36,7 @@ class _Part:
 
 def merged(spec: Specification) -> Specification:
     """Merge rules that differ only in category and numbers; return the same object if there are none."""
-    buckets: dict[Hashable, list[_Part]] = {}
+    buckets: dict[Hashable, list[_Member]] = {}
     repeated: dict[Hashable, int] = {}
     for part in _parts(spec):
         again = repeated[part.alike, part.member] = repeated.get((part.alike, part.member), -1) + 1
@@ -56,7 +56,7 @@ def merged(spec: Specification) -> Specification:
     return replace(spec, rules=tuple(rules))
 
 
-def _parts(spec: Specification) -> Iterator[_Part]:
+def _parts(spec: Specification) -> Iterator[_Member]:
     """Yield the rules that require one member of a group and limit numbers there."""
     from smle.rules.specification import Number
 
@@ -81,7 +81,7 @@ def _parts(spec: Specification) -> Iterator[_Part]:
             for clause in rule.requirement.clauses
         )
         bounds = tuple(literal.bound for literal in literals)
-        yield _Part(i, member, group[member], others, bounds, (group[member], others, shape))
+        yield _Member(i, member, group[member], others, bounds, (group[member], others, shape))
 
 
 def _member(row: Row) -> int:
@@ -90,7 +90,7 @@ def _member(row: Row) -> int:
     return column if value == row.bound == -1 and not row.strict else -1
 
 
-def _table(spec: Specification, parts: Sequence[_Part], names: set[str]) -> Rule:
+def _table(spec: Specification, parts: Sequence[_Member], names: set[str]) -> Rule:
     """Merge several rules into one."""
     parts = sorted(parts, key=lambda part: part.member)
     rows, whole = list(parts[0].rows), spec.one_hot[parts[0].group]

@@ -39,7 +39,7 @@ SHORT = 8  # fewer slopes are used as they are
 PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
-class Clause(NamedTuple):
+class CheckedClause(NamedTuple):
     """A checked clause of a rule, with the numbers of its literals."""
 
     rule: int
@@ -52,7 +52,7 @@ class Checked(NamedTuple):
 
     literals: list[Literal]
     moving: int
-    clauses: list[Clause]
+    clauses: list[CheckedClause]
     excluding: list[int]
 
     @property
@@ -69,7 +69,7 @@ def checked_of(spec: Specification) -> Checked:
     found = {key_of(literal): literal for _, _, clause in stated for literal in clause}
     literals = sorted(found.values(), key=lambda literal: not literal.x)  # a stable sort
     numbers = {key_of(literal): k for k, literal in enumerate(literals)}
-    clauses = [Clause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
+    clauses = [CheckedClause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
     moving = sum(bool(literal.x) for literal in literals)
     return Checked(literals, moving, clauses, [i for i, rule in enumerate(spec.rules) if rule.exclusions])
 

@@ -37,7 +37,7 @@ from smle_check.heads.known import ROOT, Form, Leaf
 from smle_check.heads.steps import (
     EXACT,
     LARGEST_SUM,
-    Cut,
+    InputRange,
     Lattice,
     ReadBoxes,
     ReadFacts,
@@ -53,7 +53,7 @@ MOST_TERMS = 2**20
 PER_PROOF = 4  # steps for each coefficient that a proof for a safe answer reads
 
 
-class Comparison(NamedTuple):
+class DeployedComparison(NamedTuple):
     """Deployed numbers of a literal: C, CX, M, H and F above. Without real inputs `inputs` is empty and F is 0."""
 
     outputs: dict[int, int]
@@ -103,7 +103,7 @@ def in_range(spec: Lattice, clause: list[Literal]) -> bool:
     return most < literal.bound if literal.strict else most <= literal.bound
 
 
-def comparison_of(spec: Lattice, literal: Literal) -> Comparison:
+def comparison_of(spec: Lattice, literal: Literal) -> DeployedComparison:
     """Return the numbers that section 14 prescribes for a literal without zero coefficients."""
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
@@ -115,7 +115,7 @@ def comparison_of(spec: Lattice, literal: Literal) -> Comparison:
     bound = literal.bound * whole.factor
     if not real:
         limit = math.ceil(bound) - 1 if literal.strict else math.floor(bound)
-        return Comparison(whole.outputs, whole.inputs, {}, max(-size - 1, min(size, limit)), Fraction(0))
+        return DeployedComparison(whole.outputs, whole.inputs, {}, max(-size - 1, min(size, limit)), Fraction(0))
     moved = {j: -v * whole.factor for j, v in real.items()}
     stored, fraction = real_part(spec, moved, bound, literal.strict)
     reach = [spec.sizes[j] for j in stored]
@@ -123,7 +123,7 @@ def comparison_of(spec: Lattice, literal: Literal) -> Comparison:
     total += error64(list(stored.values()), reach, fraction, "check")
     limit = math.floor(bound)
     require(total + abs(limit) + size < EXACT, "check: a sum of whole numbers and inputs beyond 2^53")
-    return Comparison(whole.outputs, whole.inputs, stored, limit, fraction)
+    return DeployedComparison(whole.outputs, whole.inputs, stored, limit, fraction)
 
 
 def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tuple[Form, Fraction]:
@@ -195,7 +195,7 @@ class GridLeaf(NamedTuple):
     """A leaf: the bits on its path, and the cuts of inputs."""
 
     bits: Leaf
-    cuts: dict[int, Cut]
+    cuts: dict[int, InputRange]
 
 
 def read_tree(spec: Lattice, data: Any, gated: list[int], leaf: GridLeaf, depth: int = 0) -> list[GridLeaf]:
@@ -222,7 +222,7 @@ def cut_leaves(spec: Lattice, leaf: GridLeaf, column: Any, place: Any) -> tuple[
     """Split a leaf into an input up to a place (a whole number of steps, or a float32), and beyond."""
     j = index(column, len(spec.inputs), "tree")
     step, at = spec.input_steps[j], cut_place(spec, j, place)
-    old = leaf.cuts.get(j, Cut(None, None, False))
+    old = leaf.cuts.get(j, InputRange(None, None, False))
     first = at if step is None else at * step
     below = old._replace(upper=first if old.upper is None else min(old.upper, first))
     if step is None:

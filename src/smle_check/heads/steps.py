@@ -182,7 +182,7 @@ def below_strictly(bound: Fraction, fmt: Binary) -> Fraction:
     return Fraction(0) if bound > 0 else -SMALLEST_INPUT
 
 
-class Cut(NamedTuple):
+class InputRange(NamedTuple):
     """The range of an input in a leaf, as it is read. The lower end of a real input may be strict."""
 
     lower: Fraction | None
@@ -193,7 +193,9 @@ class Cut(NamedTuple):
 class ReadBoxes(Boxes):
     """What comparisons leave to inputs as they are read, within the cuts of a leaf."""
 
-    def __init__(self, spec: Lattice, cuts: dict[int, Cut] | None = None, known: "ReadBoxes | None" = None) -> None:
+    def __init__(
+        self, spec: Lattice, cuts: dict[int, InputRange] | None = None, known: "ReadBoxes | None" = None
+    ) -> None:
         super().__init__(spec)
         self.lattice, self.cuts = spec, cuts or {}
         if known is not None:

@@ -26,7 +26,7 @@ NO_UNDERFLOW = Fraction(2) ** -800  # least size of coefficients that rules out 
 MOST_TERMS = 2**20
 
 
-class Sum(NamedTuple):
+class DeployedSum(NamedTuple):
     """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold.
 
     Outputs and inputs are those of `columns_of`, in order; missing sizes are 0.
@@ -44,12 +44,12 @@ def columns_of(spec: Specification, literal: Literal) -> tuple[list[int], list[i
     return [*literal.y], [*literal.x] if group is None else spec.groups[group]
 
 
-def sum_of(spec: Specification, literal: Literal) -> Sum:
+def sum_of(spec: Specification, literal: Literal) -> DeployedSum:
     """Return the numbers that section 13 prescribes for a literal."""
     return exact_sum(literal) or table_sum(spec, literal) or rounded_sum(spec, literal)
 
 
-def exact_sum(literal: Literal) -> Sum | None:
+def exact_sum(literal: Literal) -> DeployedSum | None:
     """Return the numbers of a literal that is compared without rounding, or None.
 
     * One output: `+-y <= h / |g|`. Answers are 0 or normal in float32.
@@ -60,10 +60,10 @@ def exact_sum(literal: Literal) -> Sum | None:
         return None
     signs = {i: Fraction(1 if v > 0 else -1) for i, v in literal.y.items()}
     bound = max(-2 * WIDE, min(2 * WIDE, literal.bound / coefficients[0]))  # no answer is beyond
-    return Sum(signs, {}, {}, threshold_below(bound, strict=literal.strict))
+    return DeployedSum(signs, {}, {}, threshold_below(bound, strict=literal.strict))
 
 
-def table_sum(spec: Specification, literal: Literal) -> Sum | None:
+def table_sum(spec: Specification, literal: Literal) -> DeployedSum | None:
     """Return the numbers of a literal of one output whose inputs are the columns of one group, or None.
 
     `+-y <= T_c` where member c is 1, with T_c = (h - s_c) / |g|, rounded down to a float64 number that is 0 or normal.
@@ -79,7 +79,7 @@ def table_sum(spec: Specification, literal: Literal) -> Sum | None:
         bound = (literal.bound - literal.x.get(c, Fraction(0))) / abs(g)
         inputs[c] = -threshold_below(max(-2 * WIDE, min(2 * WIDE, bound)), strict=literal.strict)
     signs = {output: Fraction(1 if g > 0 else -1)}
-    return Sum(signs, {}, inputs, Fraction(0))
+    return DeployedSum(signs, {}, inputs, Fraction(0))
 
 
 def table_of(spec: Specification, literal: Literal) -> int | None:
@@ -88,7 +88,7 @@ def table_of(spec: Specification, literal: Literal) -> int | None:
     return groups.pop() if len(literal.y) == 1 and len(groups) == 1 else None
 
 
-def rounded_sum(spec: Specification, literal: Literal) -> Sum:
+def rounded_sum(spec: Specification, literal: Literal) -> DeployedSum:
     """Return the numbers of a literal whose coefficients and sums are rounded."""
     count = 2 * len(literal.y) + len(spec.summed(literal.x))
     require(count < MOST_TERMS, "check: sum too long")
@@ -110,7 +110,7 @@ def rounded_sum(spec: Specification, literal: Literal) -> Sum:
     if (1 + growth) * largest + lost >= BINARY64.largest:
         raise OutOfRange("check: may overflow float64")
     slack = rounded + lost
-    return Sum(outputs, sizes, inputs, threshold_below(literal.bound - slack, strict=literal.strict))
+    return DeployedSum(outputs, sizes, inputs, threshold_below(literal.bound - slack, strict=literal.strict))
 
 
 def member(value: Fraction, growth: Fraction) -> Fraction:

@@ -6,10 +6,10 @@ from smle_check.heads.clips import is_limit, limits_of
 from smle_check.heads.grid import check_grid
 from smle_check.heads.kind import Deployed, Kind
 from smle_check.obligations import check_box
-from smle_check.onnx.candidates import Checked
-from smle_check.onnx.grid import Grid
-from smle_check.onnx.limits import Limits
-from smle_check.onnx.operations import Box, Printer, is_direct, is_one_of_two
+from smle_check.onnx.candidates import CheckPrinter
+from smle_check.onnx.grid import GridPrinter
+from smle_check.onnx.limits import LimitPrinter
+from smle_check.onnx.operations import BoxPrinter, Printer, is_direct, is_one_of_two
 from smle_check.program import box, clip_list, gate_of
 from smle_check.specification import Specification
 from smle_check.statement import GRID_STATEMENT
@@ -20,21 +20,23 @@ def print_box(head: Deployed) -> Printer:
     gate, tensors = gate_of(head.spec, head.gated), head.tensors
     ops = box(head.spec, head.gated, head.stated["clip"], head.stated["bounds"], tensors)
     direct = is_one_of_two(tensors["gate.signatures"]) and is_direct(head.interface, gate, tensors)
-    return Box(head.program, head.interface, tensors, ops, across=True, direct=direct)
+    return BoxPrinter(head.program, head.interface, tensors, ops, across=True, direct=direct)
 
 
 def print_rules(head: Deployed) -> Printer:
     """Print a head of rules: a clip list, followed by a check if clips are not enough."""
     program, interface, spec, gated, stated, tensors, proposals = head
     if not checked_of(spec).is_empty:
-        return Checked(program, interface, tensors, spec, gated, stated["tree"], proposals)
+        return CheckPrinter(program, interface, tensors, spec, gated, stated["tree"], proposals)
     ops = clip_list(spec, limits_of(spec), gated)
-    return Limits(program, interface, tensors, ops, gate_of(spec, gated), len(spec.outputs))
+    return LimitPrinter(program, interface, tensors, ops, gate_of(spec, gated), len(spec.outputs))
 
 
 def print_grid(head: Deployed) -> Printer:
     """Print a head in whole numbers of steps."""
-    return Grid(head.program, head.interface, head.tensors, head.spec, head.gated, head.stated["tree"], head.proposals)
+    return GridPrinter(
+        head.program, head.interface, head.tensors, head.spec, head.gated, head.stated["tree"], head.proposals
+    )
 
 
 def clip_or_check(spec: Specification, obligation: Obligation) -> str:

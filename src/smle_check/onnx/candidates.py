@@ -15,7 +15,7 @@ from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE, columns_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
-from smle_check.onnx.limits import Limits
+from smle_check.onnx.limits import LimitPrinter
 from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
 from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.onnx.sparse import is_sparse, summed
@@ -26,20 +26,20 @@ from smle_check.specification import Specification
 MOST = 1 << 20  # conditions
 
 
-class Condition(NamedTuple):
+class BitCondition(NamedTuple):
     """Weights of bits, small whole numbers, whose sum must be at least `need`."""
 
     weights: dict[int, int]
     need: int
 
 
-def some_of(bits: Iterable[int], failing: Iterable[int]) -> Condition:
+def some_of(bits: Iterable[int], failing: Iterable[int]) -> BitCondition:
     """Require that one of some bits is set, or that one of some others is not."""
     others = set(failing)
-    return Condition({**dict.fromkeys(bits, 1), **dict.fromkeys(others, -1)}, 1 - len(others))
+    return BitCondition({**dict.fromkeys(bits, 1), **dict.fromkeys(others, -1)}, 1 - len(others))
 
 
-class Table:
+class ComparedRows:
     """What is compared: rows over outputs, their sizes and inputs with thresholds, and the conditions on their bits.
 
     Literals come first, then labels that exclude others (their bit: y >= 0) and the gate's half-spaces. `stated` are
@@ -81,7 +81,7 @@ class Table:
         self.bits = len(self.rows) + self.picks
         place = {region: [first + r for r in gate.members[i]] for i, region in enumerate(gated)}
         self.regions = place
-        self.stated: list[Condition] = []
+        self.stated: list[BitCondition] = []
         for clause in checked.clauses:
             regions = [place[g] for g in spec.rules[clause.rule].regions]
             self.stated += [some_of(clause.literals, failing) for failing in regions]
@@ -91,7 +91,7 @@ class Table:
                 some_of([], [on[h], on[k], *failing]) for h, k in spec.rules[rule].exclusions for failing in regions
             ]
         self.width = self.bits + (0 if bounded else m)
-        self.asked = [*self.stated, *(Condition({r: 1}, 1) for r in range(self.bits, self.width))]
+        self.asked = [*self.stated, *(BitCondition({r: 1}, 1) for r in range(self.bits, self.width))]
         read = {k for row in self.rows for k in row}
         self.sized = any(m <= k < 2 * m for k in read)
         self.used = sorted(k - 2 * m for k in read if k >= 2 * m)
@@ -104,7 +104,7 @@ class Table:
         return len(self.rows) - 1
 
 
-class Checked(Limits):
+class CheckPrinter(LimitPrinter):
     """Operations of the clip list, then the check. `count`: further proposals per row in the graph."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Checked(Limits):
         ops = clip_list(spec, limits, gated)
         super().__init__(program, interface, tensors, ops, gate_of(spec, gated), len(spec.outputs), across=True)
         self.spec, self.tree, self.count, self.regions = spec, tree, count, gated
-        self.table = Table(program, spec, gated, tensors, bounded=bool(self.stages))
+        self.table = ComparedRows(program, spec, gated, tensors, bounded=bool(self.stages))
         program.readable |= {"check/bits/float", "repair/chosen", "repair/answers", "repair/wide", "safe/single"}
 
     def kept(self) -> set[str]:

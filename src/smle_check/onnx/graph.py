@@ -61,11 +61,11 @@ _MODEL: Schema = {
 class Branch(NamedTuple):
     """A subgraph without inputs or constants of its own."""
 
-    nodes: list["Node"]
+    nodes: list["GraphNode"]
     outputs: list[str]
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """One operator; attributes are integers, and branches."""
 
     op: str
@@ -89,7 +89,7 @@ class Found(NamedTuple):
     `reads`: its inputs, and what its subgraphs read. `operators`: its own, and those of its subgraphs.
     """
 
-    node: Node
+    node: GraphNode
     plain: bool
     reads: frozenset[str]
     operators: list[str]
@@ -205,7 +205,7 @@ class Graph:
                     operators += found.operators
             else:
                 attributes[name] = attribute["i"] or 0
-        return Found(Node(op, inputs, outputs, attributes), plain, frozenset(reads), operators, bodies)
+        return Found(GraphNode(op, inputs, outputs, attributes), plain, frozenset(reads), operators, bodies)
 
     def subgraph(self, graph: dict[str, Any], known: set[str]) -> Body:
         """Check a subgraph. Its names are known only inside it."""

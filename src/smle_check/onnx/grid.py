@@ -19,7 +19,7 @@ MOST = 1 << 24  # numbers of a table of conditions
 READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "repair/bits", "repair/chosen")
 
 
-class Grid(Printer):
+class GridPrinter(Printer):
     """Writes a grid head. `count`: proposals per row in the graph."""
 
     def __init__(

@@ -13,7 +13,7 @@ FAR = 2 * float(WIDE)  # beyond every answer; stands for inactive limits
 STAGES = ("raise_to", "lower_to")
 
 
-class Entry(NamedTuple):
+class LimitEntry(NamedTuple):
     """A limit: slope.x + offset. `gated`: whether its region has a condition; `bit`: the position of its bit."""
 
     output: int
@@ -23,14 +23,14 @@ class Entry(NamedTuple):
     offset: float
 
 
-class Stage(NamedTuple):
+class SlotStage(NamedTuple):
     """Limits of one side that act together: `slots` has lists of one limit per output, None if it has none."""
 
     lower: bool
-    slots: list[list[Entry | None]]
+    slots: list[list[LimitEntry | None]]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LimitEntry]:
         """All limits."""
         return [entry for slot in self.slots for entry in slot if entry is not None]
 
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
         return -FAR if self.lower else FAR
 
 
-def stage_of(op: Op, gate: Gate, tensors: Tensors, m: int) -> Stage:
+def stage_of(op: Op, gate: Gate, tensors: Tensors, m: int) -> SlotStage:
     """Return the limits of an operation, keeping only the strictest of constants that always hold."""
     _, _, values, _, slopes = op.args
     offsets, lower = floats_of(tensors[str(values)]), op.kind == "raise_to"
@@ -53,19 +53,19 @@ def stage_of(op: Op, gate: Gate, tensors: Tensors, m: int) -> Stage:
     if slopes is not None:
         d, numbers = tensors[slopes].shape[1], floats_of(tensors[slopes])
         rows = [tuple(numbers[i * d : (i + 1) * d]) for i in range(len(offsets))]
-    own: list[list[Entry]] = [[] for _ in range(m)]
+    own: list[list[LimitEntry]] = [[] for _ in range(m)]
     for bit, output, slope, offset in zip(op.fixed.bits, op.fixed.outputs, rows, offsets, strict=True):
-        own[output].append(Entry(output, bit, bool(gate.members[bit]), slope, offset))
+        own[output].append(LimitEntry(output, bit, bool(gate.members[bit]), slope, offset))
     for output, listed in enumerate(own):
         always = [entry for entry in listed if not (entry.gated or entry.slope)]
         if always:
             kept = (max if lower else min)(always, key=lambda entry: entry.offset)
             own[output] = [entry for entry in listed if entry.gated or entry.slope or entry is kept]
     count = max(map(len, own))
-    return Stage(lower, [[listed[i] if i < len(listed) else None for listed in own] for i in range(count)])
+    return SlotStage(lower, [[listed[i] if i < len(listed) else None for listed in own] for i in range(count)])
 
 
-class Limits(Printer):
+class LimitPrinter(Printer):
     """Operations of the clip list.
 
     With one limit for each output and stage, all gated alike, numbers are kept as (batch, m), else as (m, batch).
@@ -137,7 +137,7 @@ class Limits(Printer):
         self.limit_of[op.out] = limit, not stage.is_plain
         self.values[op.out] = Value(p.add(extreme, [q, limit], f"clips/{op.out}"), self.across)
 
-    def part(self, op: Op, stage: Stage) -> str:
+    def part(self, op: Op, stage: SlotStage) -> str:
         """Return the limits of a stage (batch, m), one for each output; `far` if not active."""
         p, (slot,), name = self.program, stage.slots, f"clips.{op.out}"
         offsets = [stage.far if entry is None else entry.offset for entry in slot]
@@ -154,7 +154,7 @@ class Limits(Printer):
         far = p.doubles("clips.lowest" if stage.lower else "clips.highest", [stage.far], ())
         return p.add("Where", [self.value("bits").node, values, far], f"clips/{op.out}/limits")
 
-    def across_part(self, op: Op, stage: Stage) -> str:
+    def across_part(self, op: Op, stage: SlotStage) -> str:
         """Return the limits of a stage (m, batch): for each output, the strictest that is active."""
         if not self.parts:
             self.all_limits()

@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from smle_check.names import flag_of
-from smle_check.onnx.graph import FLOAT, STRING, Found, Graph, Node
+from smle_check.onnx.graph import FLOAT, STRING, Found, Graph, GraphNode
 from smle_check.onnx.program import Input, Output, Program
 from smle_check.onnx.protobuf import name_of
 from smle_check.reading import require
@@ -123,13 +123,13 @@ def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found
     return rest
 
 
-def names_of(nodes: list[Node]) -> set[str]:
+def names_of(nodes: list[GraphNode]) -> set[str]:
     """Return the names that nodes make, including in their branches."""
     inner = [node for each in nodes for branch in each.branches.values() for node in branch.nodes]
     return {name for node in nodes for name in node.outputs} | (names_of(inner) if inner else set())
 
 
-def compared(expected: list[Node], found: list[Found]) -> list[Found]:
+def compared(expected: list[GraphNode], found: list[Found]) -> list[Found]:
     """Compare the nodes of a graph or branch with those of the program; return the others, including in branches."""
     made = {name: each for each in found for name in each.node.outputs}
     rest: list[Found] = []

@@ -226,7 +226,7 @@ def _joined(program: Program, parts: list[str], op: str, output: str) -> str:
 # --- Heads behind a box -------------------------------------------------------------------------------------------
 
 
-class Box(Printer):
+class BoxPrinter(Printer):
     """Operations of heads behind a box."""
 
     picked: Picked

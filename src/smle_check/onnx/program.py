@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from smle_check.onnx.graph import BOOL, FLOAT, INT64, STRING, Branch, Constant, Node
+from smle_check.onnx.graph import BOOL, FLOAT, INT64, STRING, Branch, Constant, GraphNode
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
@@ -72,7 +72,7 @@ class Program:
     """Nodes and constants, added one after the other. `room`: how many bytes of constants are allowed."""
 
     def __init__(self, room: int | None = None) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
         self.constants: dict[str, Constant] = {}
         self.made: set[str] = set()
         self.readable = {FEATURES}  # what the model and proposals may read
@@ -86,13 +86,13 @@ class Program:
         """Append a node with several outputs; return their names."""
         if not self.made.isdisjoint(outputs):
             raise ValueError(f"a name is made twice: {outputs}")
-        self.nodes.append(Node(op, tuple(inputs), tuple(outputs), attributes))
+        self.nodes.append(GraphNode(op, tuple(inputs), tuple(outputs), attributes))
         self.made.update(outputs)
         return outputs
 
     def branch(self, condition: str, output: str, branches: dict[str, Branch]) -> str:
         """Append a node that runs one of two branches; return the name of its result."""
-        self.nodes.append(Node("If", (condition,), (output,), {}, branches))
+        self.nodes.append(GraphNode("If", (condition,), (output,), {}, branches))
         self.made.add(output)
         return output
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle_check.heads.grid import Comparison, Listed, comparison_of
+from smle_check.heads.grid import DeployedComparison, Listed, comparison_of
 from smle_check.heads.steps import Lattice
 
 __all__ = ["NotSolved", "Reduction", "reduce"]
@@ -38,9 +38,9 @@ class Reduction:
         return sorted(set(range(len(self.t))) - set(self.free.tolist()))
 
 
-def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, Comparison]]:
+def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, DeployedComparison]]:
     """Return the rules that state equalities everywhere, alone or with an earlier one, and one inequality of each."""
-    made: dict[int, Comparison] = {}
+    made: dict[int, DeployedComparison] = {}
     found, known = [], set()
     for r, rule in enumerate(spec.rules):
         if not any(not spec.regions[g] for g in rule.regions):

@@ -21,7 +21,7 @@ from scipy import sparse
 from smle.certificates.document import Certificate
 from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
-from smle.heads.slopes import Limits, Part, Slopes, changed_bits
+from smle.heads.slopes import Limits, SlopePart, Slopes, changed_bits
 from smle.nearest import Clauses, Found, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
@@ -78,7 +78,8 @@ class Candidates(ClipList):
             rows = np.asarray(bad, dtype=np.intp)
             with self._one_at_a_time, np.errstate(all="ignore"):
                 given = np.asarray(answers).take(rows, 0)
-                y[rows], served = self._repaired(X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool))
+                asked = X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool)
+                y[rows], served = self._repaired(*asked)
             by[rows] = 1 if served is None else served
         return y, by
 
@@ -250,19 +251,21 @@ class Candidates(ClipList):
             clipped = np.ones(len(rows), dtype=bool)
             clipped[bad] = False
             own = rows[clipped]
-            parts: list[Part] = [self._at_limits(own, X[own], answers[own], self.bits_of(X[own]))]
+            parts: list[SlopePart] = [self._at_limits(own, X[own], answers[own], self.bits_of(X[own]))]
             kept, own = ~changed, rows[~clipped]
             if len(own):
                 parts += self._repairs(own, X[own], answers[own], served[own], np.asarray(bits, dtype=bool), kept)
         return Slopes(kept, np.abs(answers) <= float(WIDE), self._in_domain(X), parts)
 
-    def _repairs(self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask) -> list[Part]:
+    def _repairs(
+        self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask
+    ) -> list[SlopePart]:
         """Return derivatives of what was served to rows that do not pass; no number of a block counts as kept."""
         x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
         clipped = self._at_limits(rows, X, answers, bits)
         alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
-        parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
+        parts: list[SlopePart] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
         for number, block in enumerate(self.proposals.parts):
             if kept[np.ix_(rows, block.outputs)].all():
                 continue

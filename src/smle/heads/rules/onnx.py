@@ -19,7 +19,7 @@ from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.stacks import stacks_of
 from smle.nearest.onnx.writer import Writer
 from smle_check.heads.clips import limits_of
-from smle_check.onnx.candidates import Table
+from smle_check.onnx.candidates import ComparedRows
 from smle_check.onnx.graph import DOUBLE, FLOAT
 from smle_check.onnx.program import FURTHER, PROPOSAL, Program
 
@@ -33,7 +33,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
     """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter per row."""
     program = Candidates(certificate)
     spec, gated = program.specification, program.regions
-    table = Table(Program(), spec, gated, dict(certificate.tensors), bounded=bool(limits_of(spec)))
+    table = ComparedRows(Program(), spec, gated, dict(certificate.tensors), bounded=bool(limits_of(spec)))
     domain = program.stored["domain.lower_float64"], program.stored["domain.upper_float64"]
 
     def gates(writer: Writer) -> Gates:

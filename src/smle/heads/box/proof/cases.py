@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from smle.heads.box.proof.frozen_heads import Bounds, Head, NetworkBounds
 from smle.heads.box.proof.relaxation import bisect, bisected, halves
-from smle.heads.box.proof.verdict import Cut, Holds, Leaf, NotProved, Tree, UnitCut, Verdict
+from smle.heads.box.proof.verdict import Cut, Holds, NotProved, ProvedCase, Tree, UnitCut, Verdict
 from smle.heads.box.proof.worst_case import HiddenWidenedBox, WidenedBox
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Clause, Literals
@@ -78,7 +78,7 @@ class Cases(ABC, Generic[Part]):
         tried.
         """
         literals = Literals.of_clauses(clause, len(head.b), len(self.region.domain.low))
-        tree: dict[int, Cut | UnitCut | Leaf] = {}  # node n has children 2 n and 2 n + 1
+        tree: dict[int, Cut | UnitCut | ProvedCase] = {}  # node n has children 2 n and 2 n + 1
         proofs: list[Holds] = []
         queue = deque([(1, self._root)])
         looked = 0
@@ -89,7 +89,7 @@ class Cases(ABC, Generic[Part]):
             looked += 1
             if isinstance(verdict, Holds) and verdict.margin > margin:
                 proofs.append(verdict)
-                tree[number] = Leaf(verdict.multipliers, _slopes(envelope))
+                tree[number] = ProvedCase(verdict.multipliers, _slopes(envelope))
                 continue
             v = None
             if isinstance(verdict, NotProved) and verdict.multipliers is not None:
@@ -229,11 +229,11 @@ def _slopes(envelope: WidenedBox) -> npt.NDArray[np.float32] | None:
     return np.concatenate([layer.slopes for layer in envelope.hidden.chain])
 
 
-def _preorder(tree: dict[int, Cut | UnitCut | Leaf]) -> Tree:
+def _preorder(tree: dict[int, Cut | UnitCut | ProvedCase]) -> Tree:
     result, stack = [], [1]
     while stack:
         number = stack.pop()
         result.append(tree[number])
-        if not isinstance(tree[number], Leaf):
+        if not isinstance(tree[number], ProvedCase):
             stack += [2 * number + 1, 2 * number]
     return tuple(result)

@@ -18,8 +18,8 @@ from smle.heads.box.proof.verdict import (
     Cut,
     ExclusionVerdicts,
     Holds,
-    Leaf,
     NotProved,
+    ProvedCase,
     UnitCut,
     Unknown,
     Verdict,
@@ -125,7 +125,7 @@ class _Proofs:
             if (obligation.head, obligation.region) not in self._empty:
                 assert isinstance(verdict, Holds)
                 place = {name: getattr(obligation, name) for name in ("head", "rule", "region", "clause")}
-                nodes = verdict.multipliers.cases or (Leaf(verdict.multipliers, None),)
+                nodes = verdict.multipliers.cases or (ProvedCase(verdict.multipliers, None),)
                 proofs.append({**place, "cases": [self._node(node) for node in nodes]})
         for block in self.verdicts.exclusions:
             if (block.head, block.region) not in self._empty:
@@ -133,7 +133,7 @@ class _Proofs:
                 proofs.append({**place, "exclusions": self._exclusions(block, over, spec)})
         return proofs
 
-    def _node(self, node: Cut | UnitCut | Leaf) -> dict[str, Any]:
+    def _node(self, node: Cut | UnitCut | ProvedCase) -> dict[str, Any]:
         if isinstance(node, Cut):
             return {"input": node.input, "at": float(node.at).hex()}
         if isinstance(node, UnitCut):

@@ -14,10 +14,10 @@ __all__ = [
     "Cut",
     "ExclusionVerdicts",
     "Holds",
-    "Leaf",
     "Multipliers",
     "NotProved",
     "Obligation",
+    "ProvedCase",
     "RegionGaps",
     "Tree",
     "UnitCut",
@@ -64,14 +64,14 @@ class UnitCut:
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
+class ProvedCase:
     """One case with its own multipliers. `slopes` (units, 2): lines around the ReLUs of bounds by networks."""
 
     multipliers: Multipliers
     slopes: npt.NDArray[np.float32] | None
 
 
-Tree = tuple[Cut | UnitCut | Leaf, ...]
+Tree = tuple[Cut | UnitCut | ProvedCase, ...]
 """Cuts in preorder, each followed by its two parts."""
 
 

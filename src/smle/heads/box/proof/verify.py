@@ -22,10 +22,10 @@ from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import (
     ExclusionVerdicts,
     Holds,
-    Leaf,
     Multipliers,
     NotProved,
     Obligation,
+    ProvedCase,
     RegionGaps,
     Tree,
     Unknown,
@@ -131,7 +131,7 @@ class _Place:
         for p in worst.tolist():
             (verdict,) = self.verdicts([exclusion(*pairs[p].tolist())])
             if isinstance(verdict, Holds):
-                cases[p] = verdict.multipliers.cases or (Leaf(verdict.multipliers, None),)
+                cases[p] = verdict.multipliers.cases or (ProvedCase(verdict.multipliers, None),)
                 weights[p] = verdict.multipliers.weights
             elif len(unproved) < _WITNESSES:
                 unproved.append((before + p, verdict))
