@@ -1,4 +1,4 @@
-"""Parameters of networks, each stated once: its default, the values that it can have, and what it does.
+"""Parameters of networks, each stated once: its default, its allowed values, and what it does.
 
 Estimators inherit these dataclasses; `smle train --set`, the checks of `fit`, model.json and the docs read them.
 """
@@ -38,7 +38,7 @@ def _whole(value: Any) -> bool:
 
 def flag(value: Any) -> bool:
     """Return whether a value is True or False."""
-    return isinstance(value, bool | np.bool_)  # parameter grids hold the latter
+    return isinstance(value, bool | np.bool_)  # parameter grids hold NumPy booleans
 
 
 def share(value: Any) -> bool:
@@ -70,7 +70,7 @@ def or_none(allowed: Allowed) -> Allowed:
 
 
 def stated(default: Any, allowed: Allowed, expected: str, words: str, *, stored: bool = True) -> Any:
-    """Return a field: its default, which values it can have, and what it does. `stored`: model.json has it."""
+    """Return a field: its default, its allowed values, and what it does. If `stored`, model.json has it."""
     facts = {"allowed": allowed, "expected": expected, "words": " ".join(words.split()), "stored": stored}
     return field(default=default, metadata=facts)
 
@@ -97,41 +97,41 @@ class NetworkParameters:
         (64, 64, 64), list_of(_whole), "a tuple of positive whole numbers", "Widths of the hidden ReLU layers."
     )
     embedding: int = stated(
-        64, _whole, _WHOLE, "Width of the linear layer behind them. Behind it are the answers, or the learned box."
+        64, _whole, _WHOLE, "Width of the linear layer after them, in front of the answers or the learned box."
     )
     learning_rate: float = stated(1e-2, lambda v: _number(v) and v > 0, "a positive number", "Step size of Adam.")
     weight_decay: float | None = stated(
         None,
         or_none(lambda v: _number(v) and v >= 0),
         "a number from 0 on or None",
-        """How strongly weights are pulled to zero, as in AdamW: by this times the learning rate per step. None: 1 for
-        squared errors, less the more of the variance the network explains; 0 for other losses of numbers, for learned
-        boxes and in `partial_fit`.""",
+        """Weight decay as in AdamW: this times the learning rate, per step. None: 1 for squared errors, falling with
+        the share of variance that the network explains; 0 for other losses of numbers, for learned boxes and in
+        `partial_fit`.""",
     )
     batch_size: int = stated(256, _whole, _WHOLE, "Rows per step.")
-    max_epochs: int = stated(500, _whole, _WHOLE, "Upper limit of epochs.")
+    max_epochs: int = stated(500, _whole, _WHOLE, "Largest number of epochs.")
     patience: int | None = stated(
         50, or_none(_whole), f"{_WHOLE} or None", "Epochs without a better validation loss before training stops."
     )
     validation_fraction: float = stated(
-        0.2, share, "a number between 0 and 1", "Share of the rows that is held out for early stopping."
+        0.2, share, "a number between 0 and 1", "Share of the rows held out for early stopping."
     )
     schedule: str | None = stated(
-        "plateau", or_none(named("plateau", "cosine")), "'plateau', 'cosine' or None", "Of the learning rate."
+        "plateau", or_none(named("plateau", "cosine")), "'plateau', 'cosine' or None", "Schedule of the learning rate."
     )
     final_epochs: int | None = stated(
         None,
         lambda v: v is None or (_number(v) and v == 0) or _whole(v),
         "a whole number from 0 on or None",
-        """Epochs at the end on all rows, those held out included, with a small learning rate. None: a quarter of
-        `max_epochs` for numbers that the network predicts well (nine tenths of the variance of rows held out); 40, and
-        at most a quarter, for labels and choices, 0 for learned boxes of these.""",
+        """Epochs at the end on all rows, including those held out, with a small learning rate. None: a quarter of
+        `max_epochs` for numbers that the network predicts well (nine tenths of the variance of rows held out); 40,
+        but at most a quarter, for labels and choices, and 0 for learned boxes of these.""",
     )
     device: str = stated(
         "auto",
         lambda v: isinstance(v, str),
         "a text such as 'auto', 'cpu' or 'cuda'",
-        "Where it is trained; `auto`: on a GPU if torch has one. Answers are computed on the CPU.",
+        "Where to train; `auto`: on a GPU if torch has one. Answers are computed on the CPU.",
         stored=False,
     )
     callbacks: Sequence[Any] = stated(
@@ -145,7 +145,7 @@ class NetworkParameters:
         None,
         or_none(lambda v: isinstance(v, str | os.PathLike)),
         "a path or None",
-        "File to go on from after an interruption, and to write to after each epoch.",
+        "File to continue from after an interruption, and to write to after each epoch.",
         stored=False,
     )
     random_state: Any = stated(None, _anything, "a seed", "Seed, for repeatable results.")
@@ -163,16 +163,16 @@ class RegressionParameters(NetworkParameters):
         "squared_error",
         lambda v: named(*_LOSSES)(v) or callable(v),
         f"{', '.join(map(repr, _LOSSES))} or a function",
-        """What is learned: `squared_error`, `absolute_error`, `quantile`, `poisson`, or a function of (prediction,
-        target), tensors (batch, m), with a value per row or number (it is not stored). `poisson` is for targets from 0
-        on: the deviance of the answer itself. There is no exponential behind the network, so rules are about the rate;
-        below a hundredth of the mean target the deviance goes on as a straight line.""",
+        """The loss: `squared_error`, `absolute_error`, `quantile`, `poisson`, or a function of (prediction, target),
+        tensors (batch, m), with a value per row or number (it is not stored). `poisson` is for targets from 0 on: the
+        deviance of the answer itself. There is no exponential after the network, so rules are about the rate; below a
+        hundredth of the mean target the deviance continues as a straight line.""",
     )
     quantile: float | tuple[float, ...] = stated(
         0.5,
         lambda v: share(v) or (list_of(share)(v) and len(v) > 0),
         "a number between 0 and 1, or several",
-        "Of `loss='quantile'`; of several, each is an answer of its own.",
+        "The quantile of `loss='quantile'`; with several, each is a separate answer.",
     )
 
 
@@ -188,8 +188,8 @@ class ClassificationParameters(NetworkParameters):
         None,
         lambda v: v is None or named("balanced")(v) or dict_of(lambda w: _number(w) and w > 0)(v),
         "None, 'balanced' or a dict of positive numbers",
-        """Weights in the loss: `balanced`, so that the sides of a label and the options of a choice count the same; or
-        a dict: of a choice by option, of labels for the rows where the label is on.""",
+        """Weights in the loss: `balanced`, so that both sides of a label and all options of a choice count the same;
+        or a dict: for a choice by option, for labels the weight of rows where the label is on.""",
     )
 
 
@@ -197,7 +197,7 @@ class ClassificationParameters(NetworkParameters):
 
 
 def documented(kind: Kind) -> Kind:
-    """Add what is stated of the parameters of a class to its docstring."""
+    """Append the descriptions of the parameters of a class to its docstring."""
     lines = [f"        {name}: {words}" for name, words in help_of(kind).items()]
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Args:\n" + "\n".join(lines) + "\n"
     return kind
@@ -210,18 +210,14 @@ def help_of(kind: Any) -> dict[str, str]:
 
 
 def require_parameters(kind: Any, values: Mapping[str, Any]) -> None:
-    """Raise ValueError if a parameter has a value that it cannot have: `Expected NAME to be ... Got ...`."""
+    """Raise ValueError if a parameter has an invalid value: `Expected NAME to be ... Got ...`."""
     for item in fields(kind):
         if item.name in values and "allowed" in item.metadata and not item.metadata["allowed"](values[item.name]):
             raise ValueError(f"Expected {item.name} to be {item.metadata['expected']}. Got {values[item.name]!r}.")
 
 
 def by_name(parameter: str, given: Mapping[Any, Any], names: Sequence[str], usual: float) -> Any:
-    """Return numbers in the order of names, the usual one where none is given.
-
-    Raises:
-        ValueError: If a name is unknown.
-    """
+    """Return numbers in the order of names, or `usual` if not given. Raises ValueError if a name is unknown."""
     strange = [name for name in given if name not in names]
     if strange:
         raise ValueError(f"Expected {parameter} by name ({', '.join(names)}). Got {strange[0]!r}.")
@@ -236,7 +232,7 @@ def plain_parameters(model: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; None if it has none."""
+    """Return a value as JSON data, or None if it has no such form."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -246,11 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored_parameters(kind: Any, values: Any) -> dict[str, Any]:
-    """Return the parameters that model.json holds for a class.
-
-    Raises:
-        ModelFormatError: If one is unknown, or has a value that it cannot have.
-    """
+    """Return the parameters that model.json holds for a class. Raises ModelFormatError if one is invalid."""
     if not isinstance(values, dict):
         raise ModelFormatError("model.json: expected `parameters` as an object.")
     known = {item.name for item in fields(kind) if item.metadata.get("stored")}

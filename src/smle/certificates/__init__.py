@@ -1,1 +1,1 @@
-"""The proof: certificate format, exact checker, issuing."""
+"""Certificates: their format, their agreement with rules, and how they are issued."""

@@ -1,4 +1,4 @@
-"""Whether a certificate is about the rules, and the kind of model, that stand beside it."""
+"""Checks that a certificate matches the rules and the kind of model next to it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ __all__ = ["assumptions_of", "cells_of", "require_kind", "require_same_rules"]
 
 
 def cells_of(certificate: Certificate, spec: Specification) -> Cells:
-    """Return the cells that a (checked) certificate speaks of.
-
-    Raises:
-        CertificateError: If its head is no box, and has none.
-    """
+    """Return the cells of a (checked) certificate. Raises CertificateError if its head is not a box."""
     if certificate.kind != "box":
         raise CertificateError(
             f"Expected the certificate of a network, with the head 'box'. Got the head '{certificate.kind}'."
@@ -45,10 +41,9 @@ _READ_AS = {
 
 
 def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
-    """Require that the kind of a model, which says how its outputs are read, fits the outputs of its rules.
+    """Raise CertificateError if the kind of a model, which says how outputs are read, does not fit its rules.
 
-    Raises:
-        CertificateError: If it does not. Kinds that are not known here pass.
+    Unknown kinds pass.
     """
     kind = description.get("kind")
     known = _READ_AS.get(kind) if isinstance(kind, str) else None
@@ -59,7 +54,7 @@ def require_kind(description: Mapping[str, Any], spec: Specification) -> None:
 
 
 def assumptions_of(spec: Specification, head: str) -> list[str]:
-    """Return what the proof of a kind of head assumes, and what these rules declare beside it."""
+    """Return what the proof of a kind of head assumes, and what these rules declare."""
     numbers = [item for item in spec.inputs if isinstance(item, NumericInput)]
     filled = [
         (item.name, date_text(item.missing) if item.dates else f"{float(item.missing):g}")
@@ -74,11 +69,7 @@ def assumptions_of(spec: Specification, head: str) -> list[str]:
 
 
 def require_same_rules(certificate: Certificate, spec: Specification) -> None:
-    """Require that a certificate states exactly the compiled rules of a specification, for a model that reads them so.
-
-    Raises:
-        CertificateError: If they differ; the message names the first rule that does.
-    """
+    """Raise CertificateError, naming the first difference, unless a certificate states exactly these compiled rules."""
     if "model" in certificate.files:
         require_kind(_described(certificate.files["model"]), spec)
     block = bytearray()

@@ -28,12 +28,12 @@ _SHOWN = 50  # rules that a description lists
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """A proof that a model obeys its rules, with everything needed to check it again. Nobody can write into it.
+    """A proof that a model obeys its rules, with everything needed to check it again. It is read-only.
 
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
-    * `tensors`: the weights that it speaks of; `files`: the bound files by their role (`model`, `rules`,
-      and `onnx` where the model in front of the head is model.onnx).
-    * `made`: what others made of it, such as the program of its head. It is not stored.
+    * `tensors`: the weights it is about; `files`: the bound files by role (`model`, `rules`, and `onnx` if the model in
+      front of the head is model.onnx).
+    * `made`: cached results, such as the program of its head. Not stored.
     """
 
     text: bytes
@@ -59,7 +59,7 @@ class Certificate:
             raise CertificateError(str(reason)) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and files hold what was checked, and nothing that was made from it."""
+        """Keep only what was checked, and nothing derived from it."""
         return {"text": self.text, "block": self.block, "tensors": dict(self.tensors), "files": dict(self.files)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Certificate:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON, parsed anew at every call: whoever writes into it changes nothing but what they were given."""
+        """The JSON, parsed again at every call, so that changes to the result have no effect."""
         try:
             parsed = smle_check.read_json(self.text, "certificate")
         except smle_check.Rejected as reason:
@@ -78,9 +78,7 @@ class Certificate:
         return parsed
 
     def check(self) -> tuple[Proved, ...]:
-        """Check everything in exact arithmetic and return what is proved.
-
-        It speaks of the numbers that are stored in it.
+        """Check everything in exact arithmetic and return what is proved, for the numbers stored in it.
 
         Raises:
             CertificateError: If the checker rejects it; the message says why.
@@ -92,16 +90,12 @@ class Certificate:
 
     @cached_property
     def proved(self) -> tuple[Proved, ...]:
-        """What is proved of the numbers that are stored here (checked once)."""
+        """What is proved for the numbers stored here; checked once."""
         return self.check()
 
     @cached_property
     def kind(self) -> str:
-        """The kind of head that it speaks of.
-
-        Raises:
-            CertificateError: If it names none.
-        """
+        """The kind of head. Raises CertificateError if it names none."""
         program = self.document.get("program")
         kind = program.get("head") if isinstance(program, dict) else None
         if not isinstance(kind, str):
@@ -119,7 +113,7 @@ class Certificate:
         return head_text(self.kind, self.tensors, self.files)
 
     def __repr__(self) -> str:
-        """Name the digest; nothing is checked for it."""
+        """Show the digest, without checking anything."""
         try:
             digest = str(self.document.get("digest"))[:16]
         except CertificateError:
@@ -127,14 +121,14 @@ class Certificate:
         return f"Certificate({digest})"
 
     def __str__(self) -> str:
-        """Check the certificate and say what is proved, a line per rule; `details()` has every statement."""
+        """Check the certificate and list what is proved, a line per rule; `details()` has every statement."""
         return "\n".join([self._title(), "", text_table(self._rows()), "", *self._below()])
 
     def _repr_html_(self) -> str:
         return html_table(self._title(), self._rows(), self._below())
 
     def details(self) -> str:
-        """Check the certificate and return every proved statement, with the inputs that it is about."""
+        """Check the certificate and return every proved statement, with the inputs it is about."""
         lines = [self._title(), *(f"  {line}" for line in self.domain)]
         lines += [f"  {p.rule}: {p.where}: {p.sentence}  ({how_proved([p])})" for p in self.proved]
         return "\n".join([*lines, *self._below()])
@@ -168,7 +162,7 @@ def how_proved(proved: Sequence[Proved]) -> str:
 
 
 def _units(document: dict[str, Any], tensors: Mapping[str, smle_check.Tensor]) -> list[str]:
-    """Return in what units of the outputs the nearest allowed answer is looked for, in a line; it is not proved."""
+    """Return a line about the units in which the nearest allowed answer is searched. They are not proved."""
     if "check.scale" not in tensors:
         return []
     numbers = [
@@ -185,7 +179,7 @@ def _units(document: dict[str, Any], tensors: Mapping[str, smle_check.Tensor]) -
 
 
 def _accuracy(description: bytes) -> list[str]:
-    """Return what the bound model.json says about accuracy, in lines; it is measured, not proved."""
+    """Return lines about accuracy from the bound model.json. It is measured, not proved."""
     try:
         scores = json.loads(description)["scores"]
         score, rows = {name: float(value) for name, value in scores["score"].items()}, int(scores["rows"])
@@ -208,7 +202,7 @@ _TYPES |= {"BOOL": "b1"}
 
 
 def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Tensor]:
-    """Return weights as the checker would read them from the weight file."""
+    """Return weights as the checker reads them from the weight file."""
     names = {code: name for name, code in _TYPES.items()}
     result = {}
     for name, value in weights.items():
@@ -218,10 +212,7 @@ def tensors_of(weights: dict[str, npt.NDArray[Any]]) -> dict[str, smle_check.Ten
 
 
 def arrays_of(tensors: Mapping[str, smle_check.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """Return tensors of the checker as arrays; those of types that NumPy does not have are left out.
-
-    They show the very bytes that the checker reads, and nothing can be written into them.
-    """
+    """Return tensors of the checker as read-only views of the same bytes, leaving out types that NumPy lacks."""
     return {
         name: np.frombuffer(tensor.data, dtype=f"<{_TYPES[tensor.dtype]}").reshape(tensor.shape)
         for name, tensor in tensors.items()

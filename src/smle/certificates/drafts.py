@@ -1,9 +1,8 @@
-"""Proofs that are found once: what a head states under the same rules, before numbers of data and files are bound.
+"""Proofs found once: what a head states under the same rules, before data and files are bound.
 
-Kept in the process, and in the folder that the environment variable SMLE_CACHE names, if it does. Nothing is taken on
-trust: whatever is sealed with data and files passes the exact checker, and a draft from a folder must state the rules
-that were asked for. Certificates that passed are kept in the process, too: a search over parameters asks for the same
-ones again and again, one for each fold.
+Drafts are kept in the process, and in the folder named by the environment variable SMLE_CACHE. Nothing is trusted:
+everything sealed passes the exact checker, and a draft from a folder must state the requested rules. Accepted
+certificates are kept, too, since a parameter search asks for the same ones again for each fold.
 """
 
 from __future__ import annotations
@@ -51,18 +50,10 @@ def certified(
     own: dict[str, Any],
     files: dict[str, bytes] | None,
 ) -> Certificate:
-    """Return a certificate for rules: a draft that is known or found, with the arrays `own` of this model in it.
+    """Return a certificate for rules, given as the certificate states them: a known draft, or what `find` returns.
 
-    Args:
-        kind: Of the head.
-        specification: The rules as the certificate states them.
-        block: Their part of certificate.bin.
-        find: Finds the proof; it may raise.
-        own: Arrays by name that no proof depends on, such as units of distances. Those that the draft has are replaced.
-        files: Files to bind, by role.
-
-    Raises:
-        NotCertifiedError: If the checker does not accept what was found.
+    `own` has arrays of this model that no proof depends on, such as units of distances; they replace those of the
+    draft. Raises NotCertifiedError if the checker does not accept the result.
     """
     key = smle_check.sha256(smle_check.canonical([kind, specification]) + block)
     known, files = _drafts.get(key), files or {}
@@ -74,30 +65,26 @@ def certified(
         try:
             certificate = known.certificate(own, files)
         except NotCertifiedError:
-            pass  # an old version, or somebody else's file: the proof is found again
+            pass  # an old version or a foreign file: find the proof again
         else:
             _keep(_drafts, key, known, _KEPT)
             return certificate
     known = _Known(find())
     certificate = known.certificate(own, files)
     _keep(_drafts, key, known, _KEPT)
-    _write(key, known.draft)  # what the checker accepted
+    _write(key, known.draft)  # accepted by the checker
     return certificate
 
 
 class _Known:
-    """A draft, and certificates made of it that the checker accepted."""
+    """A draft, and certificates made from it that the checker accepted."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self._accepted: OrderedDict[Any, Certificate] = OrderedDict()
 
     def certificate(self, own: dict[str, Any], files: dict[str, bytes]) -> Certificate:
-        """Return the draft, sealed with arrays of a model and files, as the checker accepted it.
-
-        Raises:
-            NotCertifiedError: If the checker does not accept it.
-        """
+        """Return the draft sealed with arrays of a model and files. Raises NotCertifiedError if it is not accepted."""
         stated, block, tensors = self.draft
         mine = tensors_of({name: value for name, value in own.items() if name in tensors})
         asked = tuple(mine.items()), tuple(files.items())
@@ -109,7 +96,7 @@ class _Known:
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Keep a value, and no more values than these; those go first that were not asked for longest."""
+    """Keep a value, dropping the least recently used ones beyond `most`."""
     with _one_at_a_time:
         kept[key] = value
         kept.move_to_end(key)
@@ -126,7 +113,7 @@ def _place(key: str) -> Path | None:
 
 
 def _read(key: str, kind: str, specification: dict[str, Any]) -> Draft | None:
-    """Return the draft in the folder; None: there is none for these rules that can be read."""
+    """Return the draft in the folder, or None if there is no readable one for these rules."""
     place = _place(key)
     if place is None or not place.is_file():
         return None

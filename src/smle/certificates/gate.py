@@ -21,7 +21,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def domain_arrays(spec: Specification) -> Arrays:
-    """Return the ends of the domain in both formats, by their names in the model file."""
+    """Return the ends of the domain in both formats, named as in the model file."""
     return _prescribed(_stated(spec, regions_of(spec)), [], "domain.")
 
 

@@ -1,4 +1,4 @@
-"""What a head states -> its certificate, which the exact checker accepted; otherwise nothing is issued."""
+"""Issues the certificate of a head from what it states, if the exact checker accepts it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ __all__ = ["compiled", "rebind", "sealed", "stated_terms"]
 def rebind(
     certificate: Certificate, files: dict[str, bytes], *, backbone: dict[str, smle_check.Tensor] | None = None
 ) -> Certificate:
-    """Return the same proof, of the same head, bound to other files (a changed model.json, say).
+    """Bind the same proof, of the same head, to other files, such as a changed model.json.
 
-    A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others
-    are given. Files and backbone have no part in what is proved, so that the checker is not asked again.
-
-    Raises:
-        NotCertifiedError: If the checker does not accept it.
+    A bound model.onnx stays bound unless `files` has another one, and so do the tensors `backbone.*` unless others are
+    given. Files and backbone are not part of what is proved, so the checker is not asked again. Raises
+    NotCertifiedError if there are two models.
     """
     proved = _accepted(certificate)
     if "onnx" in certificate.files:
@@ -39,14 +37,12 @@ def rebind(
 def sealed(
     stated: dict[str, Any], block: bytes, tensors: dict[str, smle_check.Tensor], files: dict[str, bytes]
 ) -> Certificate:
-    """Return the certificate of a head: what is `stated` (program, specification, gate, proof), bound and sealed.
-
-    Nothing gets out that the exact checker does not accept.
+    """Bind and seal what a head states (program, specification, gate, proof), if the exact checker accepts it.
 
     Args:
         stated: The four fields that kinds of heads write; the format has the others.
-        block: certificate.bin; empty: there is none.
-        tensors: Those of the head, and `backbone.*` where the model is stored with it.
+        block: certificate.bin, empty if there is none.
+        tensors: Those of the head, and `backbone.*` if the model is stored with it.
         files: The files to bind, by role: `model` (model.json), `rules` (rules.yaml), `onnx` (model.onnx).
 
     Raises:
@@ -60,7 +56,7 @@ def sealed(
 
 
 def _accepted(certificate: Certificate) -> tuple[smle_check.Proved, ...]:
-    """Return what is proved; raise NotCertifiedError if the checker does not accept it."""
+    """Return what is proved, or raise NotCertifiedError if the checker does not accept it."""
     try:
         return certificate.proved
     except CertificateError as reason:

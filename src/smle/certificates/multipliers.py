@@ -1,4 +1,4 @@
-"""Multipliers that prove a bound over what is known of the inputs, by the exact simplex method."""
+"""Finds multipliers that prove a bound over what is known about the inputs, by the exact simplex method."""
 
 from __future__ import annotations
 
@@ -20,16 +20,10 @@ Row = tuple[Form, Fraction]
 def best_multipliers(
     facts: Facts, form: Form, constant: Fraction, *, stated: int | None = None, seen: int | None = None
 ) -> Iterator[tuple[list[list[Any]], ExactOptimal | None]]:
-    """Yield multipliers that bound form.x + constant best, as certificates state them, and the optimum; by format.
+    """Yield, by format, the multipliers that bound form.x + constant best, as certificates state them, and the optimum.
 
-    Where no input is left the bound is below 0, and there is no optimum.
-
-    Args:
-        facts: What is known of the inputs.
-        form: What is bounded.
-        constant: Added to it.
-        stated: A region that holds as it is stated.
-        seen: A region that holds as the gate sees it.
+    A region `stated` holds as stated, a region `seen` as the gate sees it. If no input is left, the bound is below 0
+    and there is no optimum.
     """
     for fmt in FORMATS:
         known = facts.known(stated, seen, fmt)
@@ -40,7 +34,7 @@ def best_multipliers(
         found = largest(facts.boxes, known, fmt, form, list(rows.values()))
         weights = {r: mu for r, mu in zip(rows, found.multipliers, strict=True) if mu > 0}
         if isinstance(found, ExactInfeasible):
-            # They show 0 < 0, so a multiple of them shows any bound.
+            # They prove 0 < 0, so a multiple of them proves any bound.
             rest, least = residual_of({}, [rows[r] for r in weights], list(weights.values()))
             least += facts.boxes.most(rest, known, fmt)
             reach = abs(constant) + sum((abs(v) * facts.spec.sizes[k] for k, v in form.items()), ZERO)
@@ -49,14 +43,14 @@ def best_multipliers(
 
 
 def has_rows(facts: Facts, stated: int | None, seen: int | None) -> bool:
-    """Return whether there are rows over several inputs: others are part of what is known, and need no multipliers."""
+    """Return whether there are rows over several inputs; only these need multipliers."""
     return any(len(facts.row(r, True, FORMATS[0])[0]) > 1 for r in facts.rows(stated, seen))
 
 
 def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[Row]) -> ExactOptimal | ExactInfeasible:
     """Return where form.x is largest over what is known, under some rows; `x` has all inputs.
 
-    Of a group whose columns rows tie to other inputs, shares of members may be chosen; of others one member.
+    In a group whose columns rows tie to other inputs, shares of members may be chosen; in others, one member.
     """
     spec = boxes.spec
     low, high = (list(side) for side in spec.passed[fmt])
@@ -76,7 +70,7 @@ def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[
         value = sum((v * x[k] for k, v in form.items()), ZERO)
         return ExactOptimal(tuple(x), value, ())
     used = {k for terms in (form, *(terms for terms, _ in rows)) for k in terms if boxes.group.get(k) not in tied}
-    used -= {k for k in used if k in boxes.group}  # their member is chosen: no row reads it
+    used -= {k for k in used if k in boxes.group}  # their member is chosen, since no row reads it
     places = {k: i for i, k in enumerate([*sorted(used), *(k for g in sorted(tied) for k in left[g])])}
     program = [(_placed(terms, places), bound) for terms, bound in rows]
     for g in sorted(tied):

@@ -201,7 +201,7 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of text, without markup. Leave out columns that are empty, heading included."""
+    """Print a table of text, without markup and without empty columns."""
     kept = [k for k, column in enumerate(columns) if column or any(row[k] for row in rows)]
     table = Table(title=escape(title), title_justify="left")
     for k in kept:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "verify"]
 
-_NAMED = 24  # parts of a line of the domain
+_NAMED = 24  # names in a line of the domain
 _HOLDS = "Holds: every rule is proved in exact arithmetic, for every input in the domain."
 
 

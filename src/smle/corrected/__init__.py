@@ -1,4 +1,4 @@
-"""Any model, corrected exactly: rules are proved behind whatever the model answers.
+"""`smle.correct`: any model with a certified head behind it.
 
     y = enforce(x, model(x)): answers that the rules allow stay, others move to the nearest allowed one.
 
@@ -45,24 +45,24 @@ def correct(model: object, spec: Specification, examples: Any = None) -> Correct
 def correct(model: Any, spec: Specification, examples: Any = None) -> CorrectedModel | SafeNetwork:
     """Make a model obey rules without training: answers that the rules allow stay, others move to the nearest allowed.
 
-    A fitted estimator, a pipeline, an ONNX file or a function of a table is taken with rules of any kind, and the
-    result is a `CorrectedModel`. Answers of an ONNX file or a function are columns as the rules name them: numbers,
-    log-odds of labels (on from 0 on), scores of options. Around a torch module it is a `smle.nn.SafeNetwork` in eval
-    mode, called as `network(features, *inputs)`: further inputs go to the module in the place of the features.
+    For a fitted estimator, a pipeline, an ONNX file or a function of a table, the result is a `CorrectedModel`. An ONNX
+    file or a function answers with columns as the rules name them: numbers, log-odds of labels (on from 0 on), scores
+    of options. For a torch module it is a `smle.nn.SafeNetwork` in eval mode, called as `network(features, *inputs)`:
+    further inputs go to the module instead of the features.
 
     Args:
         model: Fitted estimator (with `predict`), path of an ONNX file, function of a table, or torch module.
         spec: The rules.
-        examples: A table, or None; the median of the answers to it takes the place of answers that are NaN or
-            infinite, and distances are measured in units of their spread. An estimator that has an ONNX form which
-            agrees on these rows is served in that form, and can be saved. For a torch module also features (n, d), or a
-            tuple of features and further inputs.
+        examples: A table, or None. The median of the answers to it replaces answers that are NaN or infinite, and
+            distances are measured in units of their spread. An estimator with an ONNX form that agrees on these rows is
+            served in that form, and can be saved. For a torch module also features (n, d), or a tuple of features and
+            further inputs.
 
     Raises:
         ContradictionError: If rules contradict each other; names an input where they do.
         NotCertifiedError: If they leave no float32 number somewhere, or no safe answer is proved; names the input.
-        DataError: If the answers to the examples are no numbers, or have another shape.
-        ModelFormatError: If there is no ONNX file, or it reads something else than the columns of the rules.
+        DataError: If the answers to the examples are not numbers, or have another shape.
+        ModelFormatError: If there is no ONNX file, or it reads anything but the columns of the rules.
         NotFittedError: If an estimator of scikit-learn was not fitted.
     """
     if not isinstance(spec, Specification):
@@ -111,7 +111,7 @@ def _file(path: Path) -> bytes:
 
 
 def _require_fitted(model: Any) -> None:
-    if "sklearn.base" not in sys.modules:  # then it is no estimator; to import it takes a second
+    if "sklearn.base" not in sys.modules:  # not an estimator, then; importing takes a second
         return
     from sklearn.base import BaseEstimator
     from sklearn.utils.validation import check_is_fitted
@@ -121,7 +121,7 @@ def _require_fitted(model: Any) -> None:
 
 
 def _stored(model: Any, spec: Specification, examples: Any) -> Front:
-    """Return the form of an estimator to serve: its stored one, or it itself, with the reason why it has none."""
+    """Return the ONNX form of an estimator, or the estimator plus the reason it cannot be converted."""
     if examples is None:
         reason = "pass examples, a table on which its stored form is compared with it"
         return PythonModel(model, spec, reason)
@@ -131,5 +131,5 @@ def _stored(model: Any, spec: Specification, examples: Any) -> Front:
     try:
         frame = frame_of(examples, spec)
         return stored_form(model, spec, frame, encoded, table=examples)
-    except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # it is served as it is
+    except (SmleError, AttributeError, KeyError, TypeError, ValueError) as error:  # serve the estimator itself
         return PythonModel(model, spec, " ".join(str(error).split()))

@@ -1,4 +1,4 @@
-"""A model with a certified head behind it: what `smle.correct` returns."""
+"""CorrectedModel, the result of `smle.correct`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class CorrectedModel(Served):
     Attributes:
         specification_: The rules.
         certificate_: The proof, for whatever the model answers; None without rules.
-        description_: What model.json says, where it can be stored.
+        description_: The contents of model.json, if it can be stored.
         served_: How many rows were served so far, by how: `kept`, `moved`, `replaced` (an answer was NaN, infinite or
             beyond 1e30) or `safe` (the stored safe answer). Rows that were not served are `set aside`.
     """
 
     @property
     def model(self) -> Any:
-        """What was given, called with tables as they are passed; or its stored form."""
+        """The given model, called with tables as passed, or its stored form."""
         return self.front.model if isinstance(self.front, PythonModel) else self.front
 
     @overload
@@ -73,20 +73,20 @@ class CorrectedModel(Served):
         choices, are a pandas table.
 
         Args:
-            X: A table with the inputs that the rules name, beside whatever else the model reads.
-            return_info: Also return a dict: `served` (n,), how each row was served (see `served_`); `moved` (n, m), by
-                how much each answer was moved; `replaced` (n, m); `active_rules` and `in_domain` per row.
+            X: A table with the inputs that the rules name, and any others the model reads.
+            return_info: Also return a dict: `served` (n,), how each row was served (see `served_`); `moved` (n, m), how
+                far each answer was moved; `replaced` (n, m); `active_rules` and `in_domain` per row.
             as_steps: Return the whole numbers of steps (n, m) instead of the floats nearest to their multiples.
-            out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the input
-                that is clamped to it; or "warn": the same with a warning.
-            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
-                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
-                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
-                reason for each such row, by its number from 0 on. `served_` counts them.
+            out_of_domain: "raise"; or "clip": rows outside the domain are answered, and the rules hold at the clamped
+                input; or "warn": the same with a warning.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
+                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
+                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
+                `served_` counts them.
 
         Raises:
             DataError: If the table does not fit the rules, or the model's answers have another shape.
-            ValueError: If steps are asked for, and outputs have none.
+            ValueError: If `as_steps` is set, and outputs have no steps.
         """
         grid = self.specification_.grid
         if as_steps and grid is None:
@@ -98,15 +98,14 @@ class CorrectedModel(Served):
         return found.returned(result, return_info)
 
     def raw_outputs(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return the numbers behind the predictions (rows, m), exact in float64: logits, scores; nothing is counted."""
+        """Return the logits, scores or numbers behind the predictions (rows, m), exactly in float64.
+
+        Rows are not counted.
+        """
         return self.answer(X, count=False).served.astype(np.float64)
 
     def record(self) -> ModelRecord:
-        """Return the model as plain data.
-
-        Raises:
-            ConversionError: If it lives in Python alone.
-        """
+        """Return the model as plain data. Raises ConversionError if it exists only in Python."""
         if isinstance(self.front, PythonModel):
             raise ConversionError(
                 f"This model cannot be stored: {self.front.unstored}. Only ONNX is stored, and nothing is pickled. Fit "
@@ -121,20 +120,14 @@ class CorrectedModel(Served):
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model and its head as one ONNX file, with `<path>.certificate.json` beside it.
 
-        Raises:
-            ConversionError: If it lives in Python alone.
+        Raises ConversionError if the model exists only in Python.
         """
         write_onnx(self.record(), path)
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.
 
-        Args:
-            folder: Where to.
-            overwrite: Replace a certified model that is there.
-
-        Raises:
-            ConversionError: If it lives in Python alone.
+        `overwrite` replaces a certified model. Raises ConversionError if the model exists only in Python.
         """
         write_record(self.record(), folder, overwrite=overwrite)
 

@@ -1,4 +1,4 @@
-"""The torch door: modules with a certified head behind them, and how they are loaded again."""
+"""Torch modules with a certified head behind them, and how to load them again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["correct_module", "load_network"]
 
 
 def correct_module(model: nn.Module, spec: Specification, examples: Any = None) -> SafeNetwork:
-    """Do what `smle.correct` does, for a torch module."""
+    """Like `smle.correct`, for a torch module."""
     network = SafeNetwork(model, spec)
     if examples is not None:
         features, *inputs = examples if isinstance(examples, tuple) else (examples,)
@@ -50,12 +50,10 @@ def _raw(network: SafeNetwork, encoded: npt.NDArray[Any], inputs: tuple[Any, ...
 def load_network(
     record: ModelRecord, backbone: nn.Module | Callable[..., Any], *, verify: bool = True
 ) -> SafeNetwork | CertifiedNetwork:
-    """Return the network of a folder; the module gets the stored numbers.
+    """Load the network of a folder; the module gets the stored weights.
 
-    Raises:
-        ModelFormatError: If the numbers are not those of such a module.
-        CertificateError: If the certificate does not fit the files.
-        NotCertifiedError: If there is none.
+    Raises ModelFormatError if they are not those of such a module, CertificateError if the certificate does not fit the
+    files, and NotCertifiedError if there is none.
     """
     certificate = record.certificate
     if record.rules is None or certificate is None:

@@ -1,1 +1,1 @@
-"""`smle.load`, `verify`, `certify` and `project`: for every kind of model."""
+"""`smle.load`, `verify`, `certify` and `project`, for every kind of model."""

@@ -1,4 +1,4 @@
-"""`smle.verify`, `certify` and `project`: for estimators, corrected models and networks of the torch door."""
+"""`smle.verify`, `certify` and `project`, for estimators, corrected models and torch networks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["certify", "project", "verify"]
 
 
 def certify(model: Any, *, files: dict[str, bytes] | None = None) -> Certificate:
-    """Return a certificate that the exact checker accepts just now.
+    """Return a certificate that the exact checker accepts now.
 
     Args:
-        model: A fitted estimator, a corrected model or a `SafeNetwork`, which have one that is checked again; or a
-            `BoxNetwork`, which is certified as it is now (it is switched to eval mode). What is trained, loaded or
-            written into a box later is not covered.
+        model: A fitted estimator, a corrected model or a `SafeNetwork`, whose certificate is checked again; or a
+            `BoxNetwork`, which is switched to eval mode and certified as it is now. Later changes to a box are not
+            covered.
         files: For a `BoxNetwork`, the files to bind, by role (`model`, `rules`).
 
     Raises:
         NotCertifiedError: If a rule cannot be proved, or there are none.
-        CertificateError: If the certificate that a model has is not accepted.
-        TypeError: If it is something else.
+        CertificateError: If the certificate of the model is not accepted.
+        TypeError: If it is anything else.
     """
     if not hasattr(model, "certificate_"):
         from smle.heads.box.network.assurance import certify as certify_network
@@ -61,14 +61,13 @@ def verify(model: Any) -> Any:
     """Judge every rule for a model as it would be deployed now.
 
     Returns:
-        Of a `BoxNetwork` the verdicts, one for each obligation: `Holds`, `NotProved`, `Violated` or `Unknown`. Of an
-        estimator, a corrected model or a `SafeNetwork`, which are not there without a proof, what is proved, checked
-        again.
+        For a `BoxNetwork`, the verdicts, one for each obligation: `Holds`, `NotProved`, `Violated` or `Unknown`. For an
+            estimator, a corrected model or a `SafeNetwork`, which always have a proof, what is proved, checked again.
 
     Raises:
-        CertificateError: If the certificate that a model has is not accepted.
+        CertificateError: If the certificate of the model is not accepted.
         NotCertifiedError: If an estimator or corrected model has none.
-        TypeError: If it is something else.
+        TypeError: If it is anything else.
     """
     if hasattr(model, "certificate_"):
         return certify(model).check()
@@ -88,18 +87,18 @@ def project(model: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork: ...
 
 
 def project(model: Any, spec: Specification | None = None, *, X: Any = None, y: Any = None, margin: float = 0.0) -> Any:
-    """Return a copy that obeys, without training; what is given is not changed.
+    """Return a copy that obeys, without training; the given model is not changed.
 
     Args:
         model: A fitted estimator, or a `BoxNetwork`.
-        spec: The rules for an estimator, its own or edited ones. A network has its rules already.
+        spec: The rules for an estimator, its own or edited ones. A network already has its rules.
         X: For an estimator, table with the input columns; see `smle.estimators.project_model`.
         y: For an estimator, table with the output columns.
         margin: For a network, extra room to keep in every clause, in the units of its left-hand side.
 
     Raises:
         NotCertifiedError: If no safe heads were found.
-        TypeError: If it is something else, or arguments are those of the other kind.
+        TypeError: If it is anything else, or arguments are those of the other kind.
     """
     if isinstance(model, SafeEstimator):
         if margin:

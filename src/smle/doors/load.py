@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "load", "nothing_proved", "read_model"]
 
 
-_MODULES = ("SafeNetwork", "BoxNetwork")  # kinds of folders that need a torch module
+_MODULES = ("SafeNetwork", "BoxNetwork")  # folders that need a torch module
 
 
 KINDS: dict[str, type[SafeEstimator]] = {
@@ -57,11 +57,11 @@ def load(
     verify: bool = True,
     require_certificate: bool = False,
 ) -> SafeEstimator | SafeNetwork | CertifiedNetwork:
-    """Load a model folder: an estimator, or a network of the torch door with `backbone`, a module like the stored one.
+    """Load a model folder: an estimator, or a torch network with `backbone`, a module like the stored one.
 
     The certificate is checked in exact arithmetic, and rules.yaml is compiled again and compared with it, unless
-    `verify=False` is asked for. A folder without rules has no certificate: it is loaded with a warning that nothing is
-    proved, or refused with `require_certificate=True`.
+    `verify=False`. A folder without rules has no certificate: it is loaded with a warning that nothing is proved, or
+    refused with `require_certificate=True`.
 
     Raises:
         CertificateError: If the certificate does not fit the files.
@@ -92,7 +92,7 @@ def load(
 
 
 def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstimator:
-    """Do what `load` does, for callers who see to models without rules themselves."""
+    """Like `load`, but without a warning for models without rules."""
     record = read_record(folder)
     kind = KINDS.get(str(record.description.get("kind")))
     if record.description.get("kind") in _MODULES:
@@ -106,5 +106,5 @@ def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstim
 
 
 def nothing_proved(folder: str | PathLike[str]) -> str:
-    """Say what it means that a model has no rules."""
+    """Say that nothing is proved about a model without rules."""
     return f"Nothing is proved about the model in '{os.fspath(folder)}': it has no rules and no certificate."

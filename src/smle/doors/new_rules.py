@@ -1,4 +1,4 @@
-"""Edited rules for a trained model: a new head, proved, and a new certificate; the model in front stays as it is."""
+"""Edited rules for a trained model: a new proved head and certificate; the model in front stays unchanged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["project_model"]
 def project_model(
     model: SafeEstimator, spec: Specification, *, X: Any = None, y: Any = None, validation_fraction: float = 0.2
 ) -> SafeEstimator:
-    """Return a copy of a model that obeys other rules; what is in front of its head stays as it is.
+    """Return a copy of a model that obeys other rules; what is in front of its head stays unchanged.
 
-    Answers that are corrected are corrected by the new rules instead; an estimator inside may read other columns of the
-    table. Of a box each cell of the new rules starts from the old head that serves most of it, and gets the nearest
-    safe head (this needs torch). With data the heads are then fitted to them, where held-out rows improve.
+    Corrected answers are corrected by the new rules instead; an estimator inside may read other columns of the table.
+    In a box, each cell of the new rules starts from the old head that covers most of it, and gets the nearest safe head
+    (this needs torch). With data, the heads are then fitted, if held-out rows improve.
 
     Args:
         model: A fitted or loaded model.
@@ -92,7 +92,7 @@ def _require_same(what: str, old: Specification, new: Specification) -> None:
 
 
 def _description(model: SafeEstimator) -> dict[str, Any]:
-    """Return the old description with the origin noted; what was measured under the old rules is left out."""
+    """Return the old description with its origin, without what was measured under the old rules."""
     origin = model.certificate_
     measured = ("scores", "training")
     description = {key: value for key, value in model.description_.items() if key not in measured}

@@ -1,4 +1,4 @@
-"""scikit-learn door: estimators whose fitted models are certified."""
+"""The scikit-learn interface: estimators whose fitted models are certified."""
 
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.classifier import SafeClassifier

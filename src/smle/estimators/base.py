@@ -1,4 +1,4 @@
-"""What estimators with rules share: how rows are read, a fitted model described, and rebuilt from its folder."""
+"""Shared by estimators with rules: reading rows, describing a fitted model, and rebuilding it from its folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["SafeEstimator", "short_history", "without_rules"]
 
 Array = npt.NDArray[np.float64]
-_POINTS = 200  # of the training history
+_POINTS = 200  # points kept of the training history
 
 
 @dataclass(eq=False, repr=False)
@@ -69,7 +69,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
     # --- what kinds of outputs add
 
-    if TYPE_CHECKING:  # at runtime these are theirs alone
+    if TYPE_CHECKING:  # only for type checkers: the mixins define them
 
         def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
             """Fit to a table and its targets."""
@@ -94,17 +94,13 @@ class SafeEstimator(FittedModel, BaseEstimator):
             """Return R2 or accuracy."""
 
     def _plain_task(self, spec: Specification, y: Any = None) -> Task:
-        """Return what a specification predicts; y may tell more about the type of answers.
-
-        Raises:
-            DataError: If this kind of estimator does not predict such outputs.
-        """
+        """Return the task of a specification; y may tell the type of answers. Raises DataError for other outputs."""
         raise NotImplementedError
 
     # --- fitting
 
     def _emptied(self) -> Self:
-        """Return a copy that is not fitted."""
+        """Return an unfitted copy, with its parameters checked."""
         empty = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
             if name != "_task" and (name.startswith("_") or not name.endswith("_")):
@@ -113,7 +109,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return empty
 
     def _given(self) -> Specification:
-        """Return the specification that was given, read if it is a file or a text."""
+        """Return the given specification, reading it if it is a file or text."""
         if self.spec is None:
             raise DataError(
                 f"Expected rules: {type(self).__name__}(spec). Got none. Without rules use NetworkRegressor, "
@@ -142,13 +138,13 @@ class SafeEstimator(FittedModel, BaseEstimator):
                 stacklevel=4,
             )
         frame = frame_of(X, spec)
-        hidden = [name for name in task.target_columns if name in frame.columns]  # nothing may learn from them
+        hidden = [name for name in task.target_columns if name in frame.columns]  # no model may learn from them
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
     def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
-        """Take over a model that was fitted to these rows, and describe it; return what it does to them.
+        """Adopt a model fitted to these rows, and describe it; `task` reads its answers.
 
-        `task` says how its answers are read.
+        Returns what it does to the rows.
         """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -162,12 +158,12 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return usage
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
-        """Note how the model does beside a quick plain one on the rows held out, if that is asked for."""
+        """Record how the model compares with a quick plain one on the rows held out, if requested."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
             self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
     def _taken_over(self, fitted: Self, usage: Usage) -> Self:
-        """Become what was fitted; warn if it is of little use. `usage`: what it does to the rows of `fit`."""
+        """Become the fitted model, and warn if it is of little use, given what it does to the rows of `fit`."""
         self.__dict__ = fitted.__dict__
         scores, head = self.deployed_.description_["scores"], usage.head
         for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):
@@ -179,7 +175,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
     @classmethod
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
-        """Rebuild a model; the certificate is checked unless `verify=False` is asked for."""
+        """Rebuild a model; its certificate is checked unless `verify=False`."""
         if record.rules is None:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, but no rules.yaml.")
@@ -191,7 +187,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return model
 
     def _deploy(self, served: Served) -> None:
-        """Take over a model that was fitted elsewhere."""
+        """Adopt a model that was fitted elsewhere."""
         self.deployed_ = served
         spec = served.specification_
         self._task = self._plain_task(spec).restored(served.description_)
@@ -199,7 +195,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
 
 def without_rules(spec: Specification) -> Specification:
-    """Return the same inputs and outputs with nothing required: the specification of a baseline."""
+    """Return the same inputs and outputs without rules: the specification of a baseline."""
     return replace(spec, rules=(), flags=())
 
 
@@ -215,7 +211,7 @@ def describe(
     usage: Usage,
     **further: Any,
 ) -> dict[str, Any]:
-    """Return the description of a model that was fitted to encoded rows and targets."""
+    """Return the description of a model fitted to encoded rows and targets."""
     provenance = {
         "data_sha256": table_digest(X, targets),
         "rows": len(X),
@@ -227,7 +223,7 @@ def describe(
 
 
 def short_history(history: History) -> dict[str, Any]:
-    """Return the history with at most some hundreds of epochs, evenly spaced; the best and the last are kept."""
+    """Thin out the history to some hundreds of epochs, keeping the best and the last."""
     epochs = len(history.loss)
     chosen = {round(i) for i in np.linspace(0, epochs - 1, min(epochs, _POINTS))}
     kept = sorted(chosen | {history.best_epoch}) if epochs else []

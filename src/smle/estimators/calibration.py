@@ -1,4 +1,4 @@
-"""Between a model and the head of rules: a temperature of probabilities, thresholds of labels, sorted quantiles.
+"""Between a model and the head of rules: a temperature for probabilities, thresholds of labels, sorted quantiles.
 
 All are folded into the model in front of the head, so what is proved, stored and exported includes them.
 """
@@ -23,13 +23,13 @@ from smle.serving.perceptron import Perceptron
 __all__ = ["rescaled", "sorted_answers", "temperature", "thresholds_of"]
 
 Array = npt.NDArray[np.float64]
-_STEEP = 4.0  # logits are multiplied by between exp(-4) and exp(4)
+_STEEP = 4.0  # logits are multiplied by exp(-4) to exp(4)
 
 
 def temperature(task: LabelTask | Options, outputs: Array, targets: Array, weight: Array | None) -> float:
-    """Return the factor of logits or scores (n, m) with the least loss on rows held out; decisions stay.
+    """Return the factor for logits or scores (n, m) with the least loss on rows held out; decisions stay.
 
-    Targets are smoothed by one row's worth, as Platt does, so that rows which are all right leave it finite.
+    Targets are smoothed by one row, as Platt does, so that the factor stays finite if all rows are right.
     """
     import torch
 
@@ -62,7 +62,7 @@ def thresholds_of(given: Any, task: LabelTask, targets: Array, held: Held | None
 
 
 def _best(aim: str, logits: Array, on: npt.NDArray[np.bool_], weight: Array) -> float:
-    """Return the best threshold of a label; one half if only one side occurs."""
+    """Return the best threshold of a label, or one half if only one side occurs."""
     order = np.argsort(-logits, kind="stable")
     right, wrong = (np.concatenate([[0.0], np.cumsum(weight[order] * side[order])]) for side in (on, ~on))
     if not (right[-1] and wrong[-1]):
@@ -70,9 +70,9 @@ def _best(aim: str, logits: Array, on: npt.NDArray[np.bool_], weight: Array) -> 
     ordered = logits[order]
     ends = np.concatenate([[ordered[0] + 1], (ordered[1:] + ordered[:-1]) / 2, [ordered[-1] - 1]])
     score = 2 * right / (right + wrong + right[-1]) if aim == "f1" else right / right[-1] - wrong / wrong[-1]
-    score[1:-1][ordered[1:] == ordered[:-1]] = -np.inf  # no cut between equal logits
+    score[1:-1][ordered[1:] == ordered[:-1]] = -np.inf  # never cut between equal logits
     best = np.flatnonzero(score >= score.max() - 1e-12)
-    cut = ends[best[np.abs(ends[best]).argmin()]]  # of equal ones the nearest to even odds
+    cut = ends[best[np.abs(ends[best]).argmin()]]  # among equal ones, the nearest to even odds
     return float(np.clip(1 / (1 + np.exp(-cut)), 1e-6, 1 - 1e-6))
 
 
@@ -120,7 +120,7 @@ def sorted_answers(front: StoredModel, columns: int) -> StoredModel:
 
 
 def _continued(data: bytes, nodes: Callable[[Any, str, str], list[Any]]) -> bytes:
-    """Return an ONNX model with nodes behind its answers: functions of onnx, the names of old and new answers."""
+    """Append nodes to an ONNX model; `nodes` gets onnx and the names of the old and new answers."""
     onnx = require("onnx", "Storing an estimator")
     model = onnx.load_from_string(data)
     result = model.graph.output[0].name

@@ -1,4 +1,4 @@
-"""Estimators by name, with what a table needs in front of them; and which of them suits a table best."""
+"""Estimators by name, with the preprocessing that a table needs, and which of them suits a table best."""
 
 from __future__ import annotations
 
@@ -40,23 +40,14 @@ NAMES = (
     "network", "smle", AUTO, "hist-gradient-boosting", "random-forest", "extra-trees", "ridge", "xgboost", "lightgbm",
 )  # fmt: skip
 _TRIED = ("hist-gradient-boosting", "random-forest", "ridge", "network")
-_CATEGORIES = 100  # of a text column; one with more is likely a name or a number of each row
+_CATEGORIES = 100  # most values of a text column; one with more is likely an identifier
 
 
 def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0) -> Any:
-    """Return an estimator for all columns of a table but the outputs.
+    """Return an estimator, named in `NAMES`, for all columns of a table but the outputs.
 
-    Text becomes a column of 0 and 1 for each value that occurs; text columns with more than 100 values, and columns
-    without a value, are left out. Missing numbers stay missing for boosting and forests, and are the median for others.
-
-    Args:
-        name: One of `NAMES`, but networks.
-        spec: The rules, which say what is predicted.
-        table: The training rows.
-        seed: Of what is random in it.
-
-    Raises:
-        MissingDependencyError: If its package is not installed.
+    Text is one-hot encoded; text columns with more than 100 values, and columns without a value, are left out. Missing
+    numbers stay missing for boosting and forests, and become the median for others.
     """
     outputs = [item.name for item in spec.outputs]
     frame = frame_of(table, spec)
@@ -65,24 +56,20 @@ def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0
     in_front = [("text", OneHotEncoder(handle_unknown="ignore", sparse_output=False), texts), ("n", scaled, numbers)]
     regression = spec.output_kind == "numbers"
     model = _made(name, regression, seed)
-    if len(outputs) > 1 and not (regression and name == "ridge"):  # forests would mix outputs of different units
+    if len(outputs) > 1 and not (regression and name == "ridge"):  # a forest would mix outputs of different units
         model = (MultiOutputRegressor if regression else MultiOutputClassifier)(model)
     return make_pipeline(ColumnTransformer([part for part in in_front if part[2]]), model)
 
 
 def with_parameters(pipeline: Any, values: Mapping[str, Any]) -> Any:
-    """Return a pipeline whose last estimator has these parameters.
-
-    Raises:
-        ValueError: If it does not know one.
-    """
+    """Set parameters of the last estimator of a pipeline. Raises ValueError for an unknown one."""
     last = pipeline[-1]
     (last.estimator if isinstance(last, MultiOutputRegressor | MultiOutputClassifier) else last).set_params(**values)
     return pipeline
 
 
 def _columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """Return the columns with numbers and those with text that can be used."""
+    """Return the usable columns with numbers, and those with text."""
     used = [name for name in frame.columns if not frame[name].isna().all()]
     texts = [name for name in used if is_text(frame[name])]
     return [name for name in used if name not in texts], [n for n in texts if frame[n].nunique() <= _CATEGORIES]
@@ -111,7 +98,7 @@ def _made(name: str, regression: bool, seed: int) -> Any:
 
 
 class Tried(NamedTuple):
-    """A model, its mean score on rows that were left out, and why it has none."""
+    """A model with its mean score on held-out rows, or the reason why it has none."""
 
     name: str
     score: float
@@ -121,14 +108,9 @@ class Tried(NamedTuple):
 def tried_models(
     make: Callable[[str], SafeEstimator], X: pd.DataFrame, y: Any, *, names: Sequence[str] = _TRIED, seed: int = 0
 ) -> list[Tried]:
-    """Return models by their score in three-fold cross-validation, the best first: R2 or accuracy of what is served.
+    """Score models in three-fold cross-validation, best first, by R2 or accuracy of what is served.
 
-    Args:
-        make: From a name to an unfitted model.
-        X: Table with the input columns.
-        y: Table with the output columns, of the same rows.
-        names: What to try.
-        seed: Of the folds.
+    `make` returns an unfitted model for a name. X and y are tables of the same rows.
     """
     result = []
     folds = list(KFold(3, shuffle=True, random_state=seed).split(X))

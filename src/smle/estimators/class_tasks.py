@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["LabelTask", "Options", "task_of"]
 
 Array = npt.NDArray[np.float64]
-_PRIOR = 4.0  # typical logits are kept within this distance of zero
+_PRIOR = 4.0  # largest size of typical logits
 
 
 class LabelTask(Task):
-    """Labels, of which several may apply: on where the logit is >= 0."""
+    """Several labels may apply; a label is on if its logit is >= 0."""
 
     refit_loss = "logistic"
 
@@ -37,31 +37,34 @@ class LabelTask(Task):
         super().__init__(spec)
         self.class_weight = class_weight
         self.thresholds: Array | None = None
-        """Thresholds (m,): a label is on at or above its probability. Logits are shifted by them; None: one half."""
+        """Thresholds (m,): the probability from which a label is on.
+
+        Logits are shifted by them; None means one half.
+        """
 
     def encode(self, y: Any) -> Array:
-        """Return 0 and 1."""
+        """Return targets of 0 and 1."""
         labels = encode_numbers(self.spec, y)
         if not np.isin(labels, (0.0, 1.0)).all():
             raise DataError("Expected 0 or 1 for every label. Got other numbers.")
         return labels
 
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
-        """Return whole numbers, one label as a vector."""
+        """Return integers, as a vector for one label."""
         labels = targets.astype(np.int64)
         return labels[:, 0] if labels.shape[1] == 1 else labels
 
     def typical(self, targets: Array) -> Array:
-        """Return log-odds of the shares."""
+        """Return the log-odds of the shares."""
         chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
         return np.asarray(np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR))
 
     def facts(self) -> dict[str, Any]:
-        """Return that there are no options, and thresholds."""
+        """Return that there are no classes, and the thresholds."""
         return {"classes": None, "thresholds": None if self.thresholds is None else self.thresholds.tolist()}
 
     def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over thresholds."""
+        """Restore the thresholds."""
         found = description.get("thresholds")
         if found is not None:
             if (
@@ -75,7 +78,7 @@ class LabelTask(Task):
 
     @property
     def classes(self) -> list[npt.NDArray[Any]]:
-        """0 and 1 for each label, as scikit-learn has it."""
+        """0 and 1 for each label, as in scikit-learn."""
         return [np.array([0, 1]) for _ in self.spec.outputs]
 
     def predictions(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -87,13 +90,13 @@ class LabelTask(Task):
         return outputs
 
     def ordered(self, chances: Array) -> Array:
-        """Return chances in the order of `classes`."""
+        """Return probabilities in the order of `classes`."""
         return chances
 
     def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
-        """Return chances (n, m), at least one half, or the threshold, exactly where a label is on.
+        """Return probabilities (n, m), at least one half, or the threshold, exactly where a label is on.
 
-        A label that the rules settle has 1 or 0.
+        A label that the rules determine has 1 or 0.
         """
         least = np.full(outputs.shape[1], 0.5) if self.thresholds is None else self.thresholds
         chance, on = self.probable(outputs + np.log(least / (1 - least))), outputs >= 0
@@ -152,27 +155,27 @@ class Options(Task):
         self.choice = first
         self.sign = 1.0 if first.pick == "max" else -1.0
         self.values = option_values(first, y)
-        """What stands for each option, in the type that y has."""
+        """The value of each option, in the type of y."""
 
     @property
     def refit_loss(self) -> str:
-        """The loss of the refit of learned heads."""
+        """The loss for refitting learned heads."""
         return "softmax" if self.sign > 0 else "softmin"
 
     def encode(self, y: Any) -> Array:
-        """Return 1 for the chosen option."""
+        """Return 1 for the chosen option, 0 for others."""
         return encode_choices(self.choice, y)
 
     def truth(self, targets: Array) -> Array:
-        """Return scores with which the chosen option wins."""
+        """Return scores that make the chosen option win."""
         return targets * self.sign
 
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
-        """Return the chosen values."""
+        """Return the values of the chosen options."""
         return np.asarray(self.values[targets.argmax(axis=1)])
 
     def typical(self, targets: Array) -> Array:
-        """Return logarithms of the shares."""
+        """Return the logarithms of the shares."""
         chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
         return np.asarray(np.clip(np.log(chance) * self.sign, -_PRIOR, _PRIOR))
 
@@ -197,11 +200,11 @@ class Options(Task):
         return loss
 
     def facts(self) -> dict[str, Any]:
-        """Return the values."""
+        """Return the values of the options."""
         return {"classes": self.values.tolist()}
 
     def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over the values."""
+        """Restore the values of the options."""
         classes = description.get("classes")
         self.values = option_values(self.choice, classes if isinstance(classes, list) else None)
         return self
@@ -213,24 +216,24 @@ class Options(Task):
 
     @property
     def classes(self) -> npt.NDArray[Any]:
-        """The values in sorted order, as scikit-learn has it."""
+        """The values in sorted order, as in scikit-learn."""
         return np.asarray(self.values[self.order])
 
     def predictions(self, outputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the values of the options that win."""
+        """Return the values of the winning options."""
         return np.asarray(self.values[(outputs * self.sign).argmax(axis=1)])
 
     def decisions(self, outputs: Array) -> Array:
-        """Return scores (n, options) in the order of `classes`; of two options the advantage of the second (n,)."""
+        """Return scores (n, options) in the order of `classes`; for two options, the lead of the second (n,)."""
         scores = outputs[:, self.order] * self.sign
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
     def ordered(self, chances: Array) -> Array:
-        """Return chances in the order of `classes`."""
+        """Return probabilities in the order of `classes`."""
         return np.asarray(chances[:, self.order])
 
     def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
-        """Return chances (n, options) in the order of the options; the one that wins has the largest.
+        """Return probabilities (n, options) in the order of the options; the winner has the largest.
 
         An option that the rules forbid has 0, and the others share the rest as they would without it.
         """
@@ -246,7 +249,7 @@ class Options(Task):
         return np.asarray(chance)
 
     def columns(self) -> list[list[int]]:
-        """Return all columns: they are one output."""
+        """Return all columns as those of one output."""
         return [list(range(len(self.choice.options)))]
 
     def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
@@ -260,11 +263,7 @@ class Options(Task):
 
 
 def task_of(spec: Specification) -> Task:
-    """Return what a specification predicts.
-
-    Raises:
-        DataError: If outputs are of several kinds.
-    """
+    """Return the task of a specification. Raises DataError if outputs are of several kinds."""
     kinds: dict[str, type[Task]] = {"numbers": Numbers, "labels": LabelTask, "choice": Options}
     if spec.output_kind not in kinds:
         raise DataError("Expected outputs of one kind: numbers, labels or one choice. Got several.")

@@ -28,19 +28,19 @@ _TUNED = ("balanced_accuracy", "f1")
 
 
 class ClassAnswers(ClassifierMixin, FittedModel):
-    """How estimators with rules answer with labels, or with one choice."""
+    """Answers of estimators with rules, as labels or one choice."""
 
     @property
     def classes_(self) -> Any:
-        """The options in sorted order, in the type that y had in `fit`; of labels a list of 0 and 1 for each."""
+        """The options in sorted order, in the type of y in `fit`; for labels, a list of 0 and 1 for each."""
         return self._task.classes
 
     def decision_function(
         self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
     ) -> npt.NDArray[np.float64]:
-        """Return the certified logits or scores (rows, m), as float64 numbers that hold them exactly.
+        """Return the certified logits or scores (rows, m), exactly, in float64.
 
-        Columns are those of `classes_`. For a choice between two options: the advantage of the second (rows,).
+        Columns are those of `classes_`. For a choice between two options, return the lead of the second (rows,).
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return np.asarray(found.aligned(self._task.decisions(found.served.astype(np.float64))))
@@ -63,12 +63,12 @@ class ClassAnswers(ClassifierMixin, FittedModel):
         Args:
             X: Table with the rules' input columns.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain` and `clipped_share`.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
-                was told.
-            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
-                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
-                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
-                reason for each such row, by its number from 0 on. `served_` counts them.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
+                estimator was told.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
+                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
+                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
+                `served_` counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return found.returned(self._task.predictions(found.served), return_info)
@@ -78,24 +78,24 @@ class ClassAnswers(ClassifierMixin, FittedModel):
     ) -> npt.NDArray[np.float64]:
         """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
 
-        A label is on where its probability is at least 0.5, or its threshold; the chosen option has the largest. An
-        option that the rules forbid at this input has 0, and the others share the rest as they would without it. A
-        label that the rules force or forbid there has 1 or 0. Relations between labels that are open move decisions,
-        not the probabilities of single labels. Nothing else is claimed of them: the proof is about what is predicted.
-        Rows that are set aside, see `predict`, have NaN.
+        A label is on if its probability is at least 0.5, or its threshold; the chosen option has the largest. An option
+        that the rules forbid at this input has 0, and the others share the rest as they would without it. A label that
+        the rules force or forbid there has 1 or 0. Other relations between labels change decisions, not the
+        probabilities of single labels. The proof covers predictions, not probabilities. Rows that are set aside (see
+        `predict`) have NaN.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return np.asarray(found.aligned(self._task.ordered(self.chances(found))))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy, as scikit-learn defines it: of several labels the share of rows where all are right."""
+        """Return the accuracy as in scikit-learn: for several labels, the share of rows where all are right."""
         check_is_fitted(self, "description_")
         if isinstance(self._task, Options):
             return float(super().score(X, y, sample_weight))
         return float(np.average(self._right(X, y).all(axis=1), weights=sample_weight))
 
     def label_accuracy(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of single labels that are right, averaged over labels and rows; of a choice its accuracy."""
+        """Return the share of single labels that are right, over all labels and rows; for a choice, the accuracy."""
         check_is_fitted(self, "description_")
         if isinstance(self._task, Options):
             return self.score(X, y, sample_weight)
@@ -116,14 +116,14 @@ class ClassAnswers(ClassifierMixin, FittedModel):
 @documented
 @dataclass(eq=False, repr=False)
 class SafeClassifier(ClassAnswers, MetaEstimator):
-    r"""A classifier that provably obeys rules, for labels or one choice: any classifier, with a certified head behind.
+    r"""A classifier that provably obeys rules, for labels or one choice: any classifier, followed by a certified head.
 
-    * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted where its logit is >= 0.
+    * `labels` in the rules: y is a 0/1 table (rows, labels); a label is predicted if its logit is >= 0.
     * one of `choices` in the rules: y holds the names of the options; the largest score wins (`pick: min`: the
       smallest).
 
-    Labels and choices are read off the certified logits and scores; `predict_proba` always agrees with them.
-    `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
+    Labels and choices are read off the certified logits and scores; `predict_proba` always agrees with them. `fit` ends
+    with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
@@ -151,7 +151,7 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
     network = NetworkClassifier
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn whether several labels are fine."""
+        """Tell scikit-learn whether several labels are supported."""
         tags = super().__sklearn_tags__()
         inner = self._inner_tags().classifier_tags
         tags.classifier_tags.multi_label = inner is None or inner.multi_label
@@ -159,7 +159,7 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
 
     @property
     def thresholds_(self) -> dict[str, float] | None:
-        """Predict a label at or above this probability; None: one half."""
+        """The probability from which each label is predicted, or None for one half."""
         found = getattr(self._task, "thresholds", None)
         return None if found is None else dict(zip(self.specification_.targets, found.tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""When a model that obeys is no good: how far it is behind, where, the likely cause, and what to do."""
+"""Warnings about a model that obeys but predicts poorly: how far behind, where, the likely cause, and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["concern_about", "cost_of_rules", "errors_needed"]
 
 Array = npt.NDArray[np.float64]
 _FAR = {"R2": 0.1, "accuracy": 0.05, "balanced accuracy": 0.1}  # a gap that is worth a warning
-_SURE = 3.0  # standard errors; half of one more for ten times the outputs
+_SURE = 3.0  # standard errors; half of one more for ten times as many outputs
 _ENOUGH = 8  # rows
 _FEW = 30  # training rows of a region
 _NAMES = 4  # rules that a sentence lists
@@ -37,7 +37,7 @@ _ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "row
 
 @dataclass(frozen=True, eq=False)
 class _Gap:
-    """How far one output of the safe model is behind; `share` (n,) is what each row adds to the gap."""
+    """How far one output of the safe model is behind; `share` (n,) is the contribution of each row."""
 
     output: int
     metric: str
@@ -50,21 +50,21 @@ class _Gap:
 
     @property
     def much(self) -> float:
-        """How much is far; where rules forbid so much that the mean would be better, it grows with the error."""
+        """The gap that counts as far; it grows with the error if rules forbid so much that the mean would be better."""
         return _FAR[self.metric] * max(1.0, 1.0 - self.scores["postprocess"])
 
 
 def concern_about(found: ScoreTable, model: FittedModel, *, where: str = "validation") -> str:
-    """Return how far a safe model is behind the post-processed plain one, the likely cause and a remedy; or nothing.
+    """Say how far a safe model is behind the post-processed plain one, the likely cause and a remedy, or return "".
 
-    Far is a tenth of the variance of a number, a twentieth of accuracy, or a tenth of balanced accuracy, where that is
-    not by chance.
+    Far means a tenth of the variance of a number, a twentieth of accuracy, or a tenth of balanced accuracy, unless that
+    may be chance.
     """
     if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
         return ""
     far = [gap for gap in _gaps(found) if gap.size > gap.much]
     net = float(np.average((found.loss["safe"] - found.loss["postprocess"]).sum(axis=1), weights=found.weight))
-    if not far or net <= 0:  # what one output loses, others may gain
+    if not far or net <= 0:  # other outputs may gain what one loses
         return ""
     gap = max(far, key=lambda gap: gap.size / gap.much)
     name = found.spec.outputs[gap.output].name
@@ -83,7 +83,7 @@ def concern_about(found: ScoreTable, model: FittedModel, *, where: str = "valida
 
 
 def cost_of_rules(found: ScoreTable) -> str:
-    """Return which rules forbid what the data show, if no model that obeys them can be nearly as good; or nothing."""
+    """Name the rules that forbid what the data show, if no model that obeys can be nearly as good, or return ""."""
     if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
         return ""
     total, metric = found.scores(), found.task.metric
@@ -105,7 +105,7 @@ def cost_of_rules(found: ScoreTable) -> str:
 
 
 def _gaps(found: ScoreTable) -> Iterator[_Gap]:
-    """Yield how far each output is behind, by each score, where it is not by chance."""
+    """Yield how far each output is behind, by each score, unless it may be chance."""
     loss, n = found.loss, len(found.X)
     weight = np.ones(n) if found.weight is None else found.weight
     columns = found.task.columns()
@@ -125,7 +125,7 @@ def _gaps(found: ScoreTable) -> Iterator[_Gap]:
 
 
 def _certain(found: ScoreTable, behind: Array, outputs: int) -> bool:
-    """Return whether a mean difference by row is so many standard errors above zero that it is hardly chance."""
+    """Return whether a mean difference by row is too many standard errors above zero to be chance."""
     weight = np.ones(len(behind)) if found.weight is None else found.weight
     mean = float(np.average(behind, weights=weight))
     error = float(np.sqrt((weight**2) @ (behind - mean) ** 2) / weight.sum())
@@ -133,7 +133,7 @@ def _certain(found: ScoreTable, behind: Array, outputs: int) -> bool:
 
 
 def errors_needed(outputs: int) -> float:
-    """Return how many standard errors a difference needs that was found among so many outputs."""
+    """Return how many standard errors a difference needs, if it was found among this many outputs."""
     return _SURE + 0.5 * float(np.log10(outputs))
 
 
@@ -141,7 +141,7 @@ def errors_needed(outputs: int) -> float:
 
 
 def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
-    """Return where most is lost, the likely cause, and a remedy."""
+    """Say where most is lost, the likely cause, and a remedy."""
     spec = found.spec
     head, cells = model.deployed_.head, model.deployed_.cells
     cell = head.cell_of(found.X) if isinstance(head, Box) else np.zeros(len(found.X), dtype=np.intp)
@@ -170,7 +170,7 @@ def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
 
 
 def _place(model: FittedModel, cell: int) -> str:
-    """Return where a cell is, by the rules that apply there and not everywhere."""
+    """Describe a cell by the rules that apply there and not everywhere."""
     spec, rules = model.specification_, _rules_of(model, cell)
     local = [r for r in rules if spec.rules[r].when]
     if local:
@@ -201,7 +201,7 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
 
 
 def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
-    """Yield causes that lie in the form of learned heads. Corrected answers have none: all that is allowed serves."""
+    """Yield causes in the form of learned heads. Corrected answers have none: everything allowed can be served."""
     if model.deployed_.reads_answers:
         return
     cells = model.deployed_.cells
@@ -217,7 +217,7 @@ def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> 
 
 
 def _of_training(model: FittedModel, cell: int, cells: int) -> Iterator[str]:
-    """Yield causes that lie in the data and the training."""
+    """Yield causes in the data and the training."""
     description: dict[str, Any] = model.description_
     counts = description.get("training", {}).get("cells", [])
     if len(counts) == cells > 1 and counts[cell] < _FEW:

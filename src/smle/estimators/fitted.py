@@ -1,4 +1,4 @@
-"""What an estimator can do once it is fitted or loaded: predict, count, explain, store."""
+"""What an estimator can do once fitted or loaded: predict, count, explain, store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 
 
 class FittedModel:
-    """A model in front and the certified head behind it, with rules and description: `deployed_` is what is served."""
+    """A model in front and a certified head behind it, with rules and description; `deployed_` serves."""
 
     deployed_: Served
     n_features_in_: int
@@ -41,35 +41,35 @@ class FittedModel:
 
     @property
     def certificate_(self) -> Certificate | None:
-        """The proof that the exact checker accepted; None without rules, or if the model was loaded unchecked."""
+        """The proof that the exact checker accepted; None without rules, or if loaded unchecked."""
         return self.deployed_.certificate_
 
     @property
     def description_(self) -> dict[str, Any]:
-        """What model.json says."""
+        """The contents of model.json."""
         return self.deployed_.description_
 
     @property
     def served_(self) -> dict[str, int]:
         """How many rows a head of rules served so far, by how: `kept`, `moved`, `near`, `replaced` or `safe`.
 
-        Rows that could not be read and that `predict` was told to set aside are `set aside`, of any head.
+        Unreadable rows that `predict` was told to set aside are counted as `set aside`, for any head.
         """
         return self.deployed_.served_
 
     @property
     def has_head_of_rules(self) -> bool:
-        """Whether rules are enforced on the answers themselves, of an estimator or a network, and not by a box."""
+        """Whether rules are enforced on the answers themselves rather than by a learned box."""
         return self.deployed_.head is not None and self.deployed_.reads_answers
 
     @property
     def text_inputs(self) -> tuple[str, ...]:
-        """Columns that an estimator inside reads as text."""
+        """Columns that the estimator inside reads as text."""
         return self.deployed_.front.texts
 
     @property
     def columns_read(self) -> frozenset[str]:
-        """Columns of a table that the rules name or an estimator inside reads."""
+        """Columns of a table that the rules name or the estimator inside reads."""
         return frozenset(item.name for item in self.specification_.inputs) | frozenset(
             self.deployed_.front.columns or ()
         )
@@ -77,16 +77,14 @@ class FittedModel:
     # --- using
 
     def _given_rows(self, X: Any, *, bad_rows: str = "raise") -> Any:
-        """Return a table as it is, and anything without columns of its own as a table, or an array that fits the model.
+        """Return a table unchanged, and anything without columns as a table, or as an array that fits the model.
 
-        Values of an array are left to the reader where bad rows are to be set aside.
-
-        Raises:
-            DataError: If an array has another number of columns.
+        If bad rows are to be set aside, values of an array are left to the reader. Raises DataError for another number
+        of columns.
         """
-        if "deployed_" not in self.__dict__:  # scikit-learn's own check takes longer than answering a row
+        if "deployed_" not in self.__dict__:  # scikit-learn's own check takes longer than a prediction
             check_is_fitted(self, "deployed_")
-        if hasattr(type(X), "columns"):  # a lazy table would look for them
+        if hasattr(type(X), "columns"):  # hasattr on a lazy table would look for the columns
             return X
         table = as_table(X)
         if column_names(table) is not None:
@@ -104,12 +102,12 @@ class FittedModel:
     def answer(
         self, X: Any, out_of_domain: str | None = None, *, bad_rows: str = "raise", count: bool = True
     ) -> Answered:
-        """Like `predict`, but with what the model in front of the head answers, and how each row was served.
+        """Like `predict`, but also return the answers of the model in front, and how each row was served.
 
         Args:
             X: Table with the input columns.
-            out_of_domain: `raise`, `warn` or `clip`; None: as the parameter says.
-            bad_rows: `raise` or `set aside`: rows that cannot be read are left out, with a reason each (`aside`).
+            out_of_domain: `raise`, `warn` or `clip`; by default as the parameter says.
+            bad_rows: `raise` or `set aside`: unreadable rows are left out, with a reason each (`aside`).
             count: Count the rows in `served_`.
         """
         X = self._given_rows(X, bad_rows=bad_rows)
@@ -117,21 +115,21 @@ class FittedModel:
         return self.deployed_.answer(X, policy, bad_rows=bad_rows, count=count, stacklevel=4)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
-        """Return the rows of a table that can be read, and what is wrong with the others; see `predict`."""
+        """Return the readable rows of a table, and what is wrong with the others; see `predict`."""
         rows, aside = self.deployed_.without_bad_rows(self._given_rows(X, bad_rows=ASIDE))
         return (rows if len(aside) else X), aside
 
     def own_answers(self, X: Any) -> Array:
-        """Return what the estimator or network inside answers by itself (rows, m), before a head of rules."""
+        """Return the answers of the estimator or network inside (rows, m), before a head of rules."""
         return self.answer(X, "raise", count=False).answers.astype(np.float64)
 
     def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
-        """Count over the rows of a table which rules are on, what lies outside, and what the head does.
+        """Count over the rows of a table which rules apply, what lies outside, and what the head does.
 
         Args:
             X: Table with the rules' input columns.
             edges: Bins of the input columns; by default those of the training rows, if model.json has them.
-            bad_rows: `raise`, or `set aside`: rows that cannot be read are counted as such (`Usage.set_aside`).
+            bad_rows: `raise`, or `set aside`: count unreadable rows (`Usage.set_aside`).
         """
         X = self._given_rows(X, bad_rows=bad_rows)
         if edges is None:
@@ -140,7 +138,7 @@ class FittedModel:
         return self.deployed_.usage(X, edges, bad_rows=bad_rows)
 
     def raw_outputs(self, X: Any) -> Array:
-        """Return the certified numbers (rows, m) themselves: predictions, logits or scores, exact in float64."""
+        """Return the certified numbers (rows, m) themselves, exactly in float64: predictions, logits or scores."""
         return self.answer(X, "raise").served.astype(np.float64)
 
     def chances(self, found: Answered) -> Array | None:
@@ -153,7 +151,7 @@ class FittedModel:
         return chances
 
     def explain_margins(self) -> list[dict[str, Any]]:
-        """Return, for every proved statement, its rule, where it holds, what holds and by which margin."""
+        """Return for every proved statement its rule, where it holds, what holds and by which margin."""
         check_is_fitted(self, "description_")
         if self.certificate_ is None:
             return []
@@ -163,11 +161,11 @@ class FittedModel:
         ]
 
     def to_torch(self) -> nn.Module:
-        """Return a torch module of a fitted network with the same weights, features (batch, d) -> outputs (batch, m).
+        """Return a torch module with the weights of a fitted network, features (batch, d) -> outputs (batch, m).
 
-        For those who work with torch; nothing here needs it. The module is a copy, in eval mode: what is done to it
-        changes neither this model nor its certificate. Last bits of its answers may differ. Where the network reads
-        further columns of the table, call `module(features, wide)`; `wide` (batch, D) holds all that it reads.
+        The module is a copy, in eval mode: changing it affects neither this model nor its certificate. The last bits of
+        its answers may differ. If the network reads further columns of the table, call `module(features, wide)`; `wide`
+        (batch, D) holds everything it reads.
 
         Raises:
             ModelFormatError: If an estimator is inside.
@@ -180,38 +178,22 @@ class FittedModel:
     # --- storing
 
     def set_scores(self, scores: dict[str, Any]) -> None:
-        """Note scores (of this model, its baseline, ...) in the description; the certificate is bound anew."""
+        """Record scores (of this model, its baseline, ...) in the description, and bind the certificate to it."""
         check_is_fitted(self, "description_")
         known = self.description_
         self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})
 
     def record(self) -> ModelRecord:
-        """Return the model as plain data.
-
-        Raises:
-            NotCertifiedError: If the model has rules but was loaded without verification.
-        """
+        """Return the model as plain data. Raises NotCertifiedError if it was loaded without verification."""
         check_is_fitted(self, "description_")
         return self.deployed_.record()
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Write a model folder: weights, description, rules, certificate.
-
-        Args:
-            folder: Where to.
-            overwrite: Replace a certified model that is there.
-        """
+        """Write a model folder: weights, description, rules, certificate. `overwrite` replaces a certified model."""
         write_record(self.record(), folder, overwrite=overwrite)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Write the model as ONNX, with `<path>.certificate.json` beside it.
-
-        Args:
-            path: The file to write.
-
-        Raises:
-            MissingDependencyError: If onnx is not installed.
-        """
+        """Write the model as ONNX, with `<path>.certificate.json` beside it."""
         from smle.export import write_onnx
 
         write_onnx(self.record(), path)

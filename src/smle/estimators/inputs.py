@@ -1,4 +1,4 @@
-"""Tables and arrays as estimators take them."""
+"""Checks tables and arrays as estimators take them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ Array = npt.NDArray[np.float64]
 
 
 def plain_table(X: Any, spec: Specification) -> Any:
-    """Return tables with column names as they are, and anything else as a checked two-dimensional array.
+    """Return tables with column names unchanged, and anything else as a checked two-dimensional array.
 
-    Raises:
-        ValueError: If it is sparse, complex, empty, one-dimensional, or has infinities, NaN without a stand-in, or
-            whole numbers that would be rounded.
+    Raises ValueError if it is sparse, complex, empty or one-dimensional, or has infinities, NaN without a stand-in, or
+    integers that would be rounded.
     """
     X = as_table(X)
     if column_names(X) is not None:
@@ -45,11 +44,10 @@ def plain_table(X: Any, spec: Specification) -> Any:
 
 
 def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") -> Any:
-    """Return a table with names: itself, or an array as a table with given names, else `x0`, `x1`, ...
+    """Return a table unchanged, or an array as a table with given names, else `x0`, `x1`, ...
 
-    Raises:
-        ValueError: If an array is sparse, complex, empty, one-dimensional, or has infinities.
-        DataError: If it has another number of columns than there are names.
+    Raises ValueError if an array is sparse, complex, empty or one-dimensional, or has infinities, and DataError if it
+    has another number of columns.
     """
     import pandas as pd
 
@@ -70,9 +68,9 @@ def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") 
 
 
 def _numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDArray[Any]:
-    """Return an array of numbers; what numpy reads as numbers and tables do not is refused, and what was rounded."""
+    """Return an array of numbers; refuse what only NumPy reads as numbers, and what was rounded."""
     checked: npt.NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite=finite)
-    if id(checked) == id(X):  # an array of floats, as it was passed
+    if id(checked) == id(X):  # floats, not copied
         return checked
     raw = raw_values(X)
     if spec is not None and len(spec.inputs) == raw.shape[1]:
@@ -86,11 +84,9 @@ def _numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDAr
 
 
 def counting_rows(X: npt.NDArray[Any], weight: Any) -> tuple[npt.NDArray[np.intp], Array | None]:
-    """Return the numbers of the rows whose weight is above zero, and their weights; None: there are no weights.
+    """Return the numbers of the rows with a weight above zero, and their weights, or None without weights.
 
-    Raises:
-        ValueError: If a weight is negative, or there is another number of them.
-        DataError: If all are zero.
+    Raises ValueError if a weight is negative or their number differs, and DataError if all are zero.
     """
     if weight is None:
         return np.arange(len(X)), None

@@ -1,4 +1,4 @@
-"""How an estimator is fitted behind rules: read, certify, fit a copy of it, store it, serve it behind the head."""
+"""Fits an estimator behind rules: read, certify, fit a copy, store it, serve it behind the head."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ class MetaEstimator(SafeEstimator):
         None,
         or_none(_is_estimator),
         "an estimator (not its class) or None",
-        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy is fitted (`estimator_`) to the table
-        as it is passed, columns that the rules do not know, text and missing values included (numbers as float32 holds
-        them, outputs left out). It is stored as ONNX and served so from `fit` on, networks of smle as plain numbers.
+        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy (`estimator_`) is fitted to the
+        table as passed, including columns that the rules do not know, text and missing values (numbers as float32
+        holds them, without outputs). It is stored as ONNX and served in that form, networks of smle as plain weights.
         None: a network with its defaults, `NetworkRegressor()` or `NetworkClassifier()`.""",
         stored=False,
     )
     _: KW_ONLY
     random_state: Any = stated(
-        None, lambda value: True, "a seed", "Seed of everything random in the estimator, in place of its own."
+        None, lambda value: True, "a seed", "Seed of everything random in the estimator, instead of its own."
     )
 
     network: ClassVar[type[NetworkEstimator]]
-    """The estimator by default."""
+    """The default estimator."""
 
     # --- what kinds of outputs add
 
     def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
-        """Return the model in front of the head as it is to be served; `held` are the rows held out, if there are."""
+        """Return the model in front of the head as it is to be served; `held` has the rows held out, if any."""
         return front
 
     def _learned(self, front: Any) -> Any:
@@ -130,18 +130,18 @@ class MetaEstimator(SafeEstimator):
         """Fit the estimator to a table and its targets, and certify the head behind it.
 
         Args:
-            X: Table with the rules' input columns and whatever else the estimator is to read; or an array of the
-                rules' inputs in their order.
+            X: Table with the rules' input columns and any others the estimator is to read; or an array of the rules'
+                inputs in their order.
             y: Targets: a table with the rules' output columns, or an array in their order.
             sample_weight: Weight of each row (N,), passed on to the estimator.
-            params: Further arguments for the `fit` of the estimator, which are routed to it.
+            params: Further arguments for the `fit` of the estimator.
 
         Raises:
-            ValueError: If a parameter has a value that it cannot have.
+            ValueError: If a parameter has an invalid value.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
-            NotCertifiedError: If no proof was found. After an error the model is what it was before.
-            ConversionError: If the estimator cannot be stored, or its stored form answers otherwise.
+            NotCertifiedError: If no proof was found. After any error the model is unchanged.
+            ConversionError: If the estimator cannot be stored, or its stored form answers differently.
         """
         fitted = self._emptied()
         inner = fitted._inner_estimator()
@@ -152,19 +152,14 @@ class MetaEstimator(SafeEstimator):
 
     @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Let the estimator go on with some rows, by its `partial_fit`; what is served then is certified again.
+        """Continue the estimator on some rows by its `partial_fit`, and certify again. Arguments as in `fit`.
 
-        model.json describes the last rows alone.
-
-        Args:
-            X: As in `fit`.
-            y: As in `fit`.
-            sample_weight: As in `fit`.
+        model.json then describes only these rows.
 
         Raises:
             AttributeError: If the estimator has no `partial_fit`.
             ConversionError: If the model was loaded, and the estimator inside is stored as ONNX.
-            Others: As `fit`. After an error the model is what it was before.
+            Others: As `fit`. After any error the model is unchanged.
         """
         fitted, known = self._emptied(), None
         inner = fitted._inner_estimator()
@@ -183,15 +178,15 @@ class MetaEstimator(SafeEstimator):
     def _fit(
         self, inner: Any, X: Any, y: Any, routed: dict[str, Any], *, once: bool = False, known: Served | None = None
     ) -> Usage:
-        """Fit in place; return what the model does to the rows. On failure the object may be half-fitted.
+        """Fit in place, continuing from `known`; return what the model does to the rows.
 
-        `known` is served so far, to go on from.
+        On failure it may be half-fitted.
         """
         spec = self._given() if known is None else known.specification_
         task = self._plain_task(spec, y)
         is_network = isinstance(inner, NetworkEstimator)
         rows = self._read_rows(spec, inner._task_of(spec, y) if is_network else task, X, y, least=1 if once else 2)
-        # First: rules that cannot be proved are better known before an hour of training.
+        # Certify first, to fail before an hour of training.
         certificate, head = (None, None) if known is None else (known.certificate_, known.head)
         if certificate is None:
             certificate, head = _certified(rows)
@@ -222,7 +217,7 @@ class MetaEstimator(SafeEstimator):
 
 
 def _certified(rows: TrainingRows) -> tuple[Certificate | None, HeadProgram | None]:
-    """Return the certificate of the head and its program; None: there are no rules."""
+    """Return the certificate of the head and its program, or None without rules."""
     spec = rows.task.spec
     if not spec.rules:
         return None, None
@@ -271,7 +266,7 @@ def _stored_front(
     else:
         fitted, classes = _fit_inner(inner, rows.frame, targets, routed)
     best = getattr(fitted, "best_estimator_", None)
-    if isinstance(best, NetworkEstimator):  # what a search found is trained once more, to be stored as numbers
+    if isinstance(best, NetworkEstimator):  # train the result of a search again, to store it as plain weights
         task = best._task_of(rows.spec).restored(rows.task.facts())
         front, held, facts = _network_front(clone(best), rows._replace(task=task), routed, once=False)
         return front, held, {**facts, "fitted": fitted}
@@ -283,15 +278,13 @@ def _stored_front(
 def _fit_inner(
     inner: Any, frame: pd.DataFrame, targets: npt.NDArray[Any], routed: dict[str, Any]
 ) -> tuple[Any, list[Any] | None]:
-    """Fit an estimator; return it, and what its classes stand for if they are only numbered.
+    """Fit an estimator; return it, and the values of its classes if they are only numbered.
 
-    Raises:
-        DataError: If it reads numbers alone and there is text, or takes one output and there are several.
-        Other errors: Whatever the estimator raises.
+    Raises DataError if it reads only numbers and there is text, or takes only one output and there are several.
     """
     last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
     classes = None
-    if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # it wants 0, 1, 2, ...
+    if type(last).__name__ in ("XGBClassifier", "XGBRFClassifier") and targets.ndim == 1:  # wants classes 0, 1, 2, ...
         values, targets = np.unique(targets, return_inverse=True)
         classes = values.tolist()
     if _scales(last):
@@ -315,9 +308,9 @@ def _fit_inner(
 
 
 def _scales(estimator: Any) -> bool:
-    """Whether an estimator adds float32 numbers to a mean, and learns the same from targets in units of their spread.
+    """Return whether an estimator adds float32 numbers to a mean, and may learn targets in units of their spread.
 
-    XGBoost does: of targets near 1e6 it loses the digits that its stored form keeps, and the other way round.
+    XGBoost does: for targets near 1e6 it loses digits that its stored form keeps, and vice versa.
     """
     if type(estimator).__name__ not in ("XGBRegressor", "XGBRFRegressor"):
         return False
@@ -327,21 +320,21 @@ def _scales(estimator: Any) -> bool:
 
 
 def _routed_arguments(model: Any, sample_weight: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Return what the estimator of a model is to be fitted with beside data: as requested, or else as passed."""
+    """Return the further arguments of `fit` for the estimator inside: as requested, or else as passed."""
     from sklearn.utils._metadata_requests import _routing_enabled
 
     given = params if sample_weight is None else {**params, "sample_weight": sample_weight}
     if _routing_enabled():
         return dict(process_routing(model, "fit", **given).estimator.fit)
     inner, prefix = model.estimator, ""
-    while isinstance(inner, Pipeline):  # without routing, pipelines want to be told which step is meant
+    while isinstance(inner, Pipeline):  # without routing, a pipeline must be told which step is meant
         name, inner = inner.steps[-1]
         prefix += f"{name}__"
     return {f"{prefix}{name}" if name == "sample_weight" else name: value for name, value in given.items()}
 
 
 def _title_of(estimator: Any) -> str:
-    """Return the name of an estimator, of the last step of a pipeline or of what a search or wrapper holds."""
+    """Name an estimator, the last step of a pipeline, or what a search or wrapper holds."""
     if isinstance(estimator, Pipeline):
         return _title_of(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor) and estimator.regressor is not None:

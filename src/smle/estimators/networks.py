@@ -1,4 +1,4 @@
-"""NetworkRegressor and NetworkClassifier: perceptrons as plain estimators of scikit-learn, without rules."""
+"""NetworkRegressor and NetworkClassifier: perceptrons as plain scikit-learn estimators, without rules."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Array = npt.NDArray[np.float64]
 class Lesson:
     """What a network learns from: rows as numbers (n, D), targets (n, m), weights (n,) or None.
 
-    The first columns are the inputs of `spec`, if there is one, the others are `further` ones of the table. `columns`
-    are all that the table has; `named`: by names of its own.
+    The first columns are the inputs of `spec`, if there is one, the others are `further` columns of the table.
+    `columns` are all columns of the table; `named` says whether it named them itself.
     """
 
     task: Task
@@ -77,19 +77,15 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         False,
         flag,
         "True or False",
-        "Let `fit` go on from the weights as they are, instead of random ones, with a new optimizer.",
+        "Let `fit` continue from the current weights instead of random ones, with a new optimizer.",
     )
 
     def _task_of(self, spec: Specification, y: Any = None) -> Any:
-        """Return what a specification predicts, with the loss of this network; y may tell more about the type.
-
-        Raises:
-            DataError: If this kind of network does not predict such outputs.
-        """
+        """Return the task of a specification, with the loss of this network. Raises DataError for other outputs."""
         raise NotImplementedError
 
     def _outputs_of(self, y: Any) -> Specification:
-        """Return the outputs that targets have, as a specification without inputs or rules."""
+        """Return the outputs of targets, as a specification without inputs or rules."""
         raise NotImplementedError
 
     # --- fitting
@@ -98,14 +94,14 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         """Train on a table and its targets.
 
         Args:
-            X: Table with columns of numbers or text, of which values may be missing; or an array. Text columns with
-                more than 100 values are left out.
+            X: Table with columns of numbers or text, with missing values allowed; or an array. Text columns with more
+                than 100 values are left out.
             y: Targets: a column, or several.
             sample_weight: Weight of each row (N,) in loss and early stopping. Rows of weight 0 are left out.
 
         Raises:
-            ValueError: If a parameter has a value that it cannot have.
-            DataError: If the table holds something else.
+            ValueError: If a parameter has an invalid value.
+            DataError: If the table holds anything else.
         """
         if not (self.warm_start and hasattr(self, "network_")):
             return self._learn(self._first_lesson(X, y, sample_weight))
@@ -113,15 +109,10 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return self._learn(self._next_lesson(task, X, y, sample_weight), start=self.network_)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
-        """Train for one epoch on some rows, from the weights as they are.
+        """Train for one epoch on some rows, from the current weights. Arguments as in `fit`.
 
-        No rows are held out: there is no early stopping, and no temperature is fitted.
-
-        Args:
-            X: As in `fit`; columns and the values of text columns are those of the first call.
-            y: As in `fit`.
-            sample_weight: As in `fit`.
-            classes: All options of a choice, for the first call.
+        No rows are held out: there is no early stopping, and no temperature is fitted. Columns and the values of text
+        columns are those of the first call, which may list all options of a choice as `classes`.
         """
         if not hasattr(self, "network_"):
             return self._learn(self._first_lesson(X, y, sample_weight, classes), once=True)
@@ -141,12 +132,9 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return Lesson(task, self._spec, self._further, features, task.encode(y), weight, self._names, named)
 
     def _learn(self, lesson: Lesson, *, start: Perceptron | None = None, once: bool = False) -> Self:
-        """Train on rows that were read. After an error the network is what it was before.
+        """Train on these rows. After an error the network is unchanged.
 
-        Args:
-            lesson: The rows.
-            start: Go on from these weights.
-            once: Take one epoch, and hold out no rows.
+        Continues from the weights of `start`, if given. With `once`, takes one epoch and holds out no rows.
         """
         require_parameters(self, self.get_params(deep=False))
         X, targets = lesson.X, lesson.targets
@@ -175,7 +163,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
     def _adopt(
         self, task: Task, spec: Specification | None, network: Perceptron, columns: tuple[str, ...], *, named: bool
     ) -> Self:
-        """Take over a trained network, of a table with these columns."""
+        """Adopt a trained network of a table with these columns."""
         self.task_, self._spec, self.network_, self._names = task, spec, network, columns
         self._further = FurtherColumns({}, (), {}) if network.further is None else network.further
         self.n_features_in_ = len(columns)
@@ -197,7 +185,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return self.network_.features(with_days(self._spec, table, column_names(table)), encoded)
 
     def raw_outputs(self, X: Any) -> Array:
-        """Return what the network answers (rows, m): numbers, logits of labels, scores of options."""
+        """Return the answers of the network (rows, m): numbers, logits of labels, scores of options."""
         features = self._features(X)
         return self.network_(features).astype(np.float64)
 
@@ -206,7 +194,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return hasattr(self, "network_")
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that missing values are fine."""
+        """Tell scikit-learn that missing values are supported."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -215,7 +203,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
 @documented
 @dataclass(eq=False, repr=False)
 class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):
-    """A perceptron for one number or several: tables with text and missing values are read as they are.
+    """A perceptron for one number or several. It reads tables with text and missing values.
 
     It knows no rules; `SafeRegressor(spec, NetworkRegressor(...))` puts a certified head behind it.
 
@@ -235,7 +223,7 @@ class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):
         return answers[:, 0] if self.task_.flat and answers.shape[1] == 1 else answers
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that several outputs are fine."""
+        """Tell scikit-learn that several outputs are supported."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
@@ -258,11 +246,7 @@ class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):
 
 
 def number_task(parameters: RegressionParameters, spec: Specification, y: Any) -> Numbers:
-    """Return the numbers, or the quantiles, that a network learns.
-
-    Raises:
-        ValueError: If a quantile is given beside another loss.
-    """
+    """Return the numbers, or quantiles, that a network learns. Raises ValueError for a quantile with another loss."""
     loss, quantile = parameters.loss, parameters.quantile
     if loss != "quantile" and quantile != RegressionParameters.quantile:
         raise ValueError(f"Expected loss='quantile' with quantile={quantile!r}. Got loss={loss!r}.")
@@ -276,8 +260,8 @@ def number_task(parameters: RegressionParameters, spec: Specification, y: Any) -
 class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstimator):
     """A perceptron for labels (y has several columns of 0 and 1) or one choice (y names an option per row).
 
-    It reads tables with text and missing values as they are, and knows no rules;
-    `SafeClassifier(spec, NetworkClassifier(...))` puts a certified head behind it.
+    It reads tables with text and missing values, and knows no rules; `SafeClassifier(spec, NetworkClassifier(...))`
+    puts a certified head behind it.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
@@ -299,12 +283,12 @@ class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstima
 
     @property
     def classes_(self) -> Any:
-        """The options in sorted order, in the type that y had in `fit`; of labels a list of 0 and 1 for each."""
+        """The options in sorted order, in the type of y in `fit`; for labels, a list of 0 and 1 for each."""
         check_is_fitted(self, "network_")
         return self.task_.classes
 
     def decision_function(self, X: Any) -> Array:
-        """Return logits or scores (rows, m), columns as in `classes_`; of two options the advantage of the second."""
+        """Return logits or scores (rows, m), columns as in `classes_`; for two options, the lead of the second."""
         outputs = self.raw_outputs(X)
         return np.asarray(self.task_.decisions(outputs))
 
@@ -319,7 +303,7 @@ class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstima
         return np.asarray(self.task_.ordered(self.task_.chances(outputs)))
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that several labels are fine."""
+        """Tell scikit-learn that several labels are supported."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags

@@ -1,4 +1,4 @@
-"""Perceptrons: trained in torch, handed over as plain weights."""
+"""Trains perceptrons in torch, and returns plain weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Trained(NamedTuple):
-    """Layers as they are stored, what happened, and the rows that were held out; None: there were none."""
+    """Stored layers, the history, and the rows held out, or None."""
 
     tensors: dict[str, smle_check.Tensor]
     history: History
@@ -52,15 +52,7 @@ def train_perceptron(
 ) -> Trained:
     """Train a perceptron on rows (n, d), targets (n, m) and weights (n,).
 
-    Args:
-        parameters: How to train.
-        task: What the outputs are.
-        X: Rows as numbers.
-        targets: What the loss compares with.
-        weight: Weight of each row, or None.
-        seed: Of everything that is random.
-        start: Go on from these weights; None: from random ones.
-        once: Take one epoch and hold out no rows.
+    Starts from the weights of `start`, or from random ones. With `once`, takes one epoch and holds out no rows.
     """
     with float32_by_default():
         network = _network(parameters, task, X, targets, seed)
@@ -86,7 +78,7 @@ def train_perceptron(
 
 
 def _network(parameters: NetworkParameters, task: Task, X: npt.NDArray[Any], targets: Array, seed: int) -> Answers:
-    """Return a perceptron in the units of the data, with random weights."""
+    """Return a perceptron scaled to the data, with random weights."""
     shift, scale = X.mean(axis=0, dtype=np.float64), spread(X)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -95,7 +87,7 @@ def _network(parameters: NetworkParameters, task: Task, X: npt.NDArray[Any], tar
 
 
 def _options(parameters: NetworkParameters, task: Task, targets: Array, *, once: bool) -> TrainingOptions:
-    """Return how to train; what is None among the parameters depends on the task and the targets."""
+    """Return how to train, with defaults for None that depend on the task and the targets."""
     options = options_of(parameters)
     if once:
         return replace(options, max_epochs=1, final_epochs=0, patience=None, schedule=None, keep="last")
@@ -109,7 +101,7 @@ def _options(parameters: NetworkParameters, task: Task, targets: Array, *, once:
 
 
 def options_of(parameters: NetworkParameters) -> TrainingOptions:
-    """Return the options of the training loop; what is None means none."""
+    """Return the options of the training loop."""
     return TrainingOptions(
         learning_rate=parameters.learning_rate,
         weight_decay=parameters.weight_decay or 0.0,
@@ -125,14 +117,14 @@ def options_of(parameters: NetworkParameters) -> TrainingOptions:
 
 
 def stored_layers(backbone: nn.Module) -> dict[str, smle_check.Tensor]:
-    """Return the weights of a perceptron by the names of model.safetensors."""
+    """Return the weights of a perceptron, named as in model.safetensors."""
     return tensors_of({f"{BACKBONE}{name}": value.numpy() for name, value in backbone.state_dict().items()})
 
 
 class HeldOut:
-    """The rows that training holds out, and what a network answers there before final epochs learn from them.
+    """The rows that training holds out, and the network's answers there before final epochs learn from them.
 
-    It is called after each epoch. The first final one has taken a few small steps on them already.
+    It is called after each epoch; the first final epoch has already taken a few small steps on these rows.
     """
 
     def __init__(self, parameters: NetworkParameters, rows: tuple[torch.Tensor, ...], seed: int) -> None:
@@ -158,11 +150,7 @@ class HeldOut:
 
 @torch.no_grad()
 def _continue(network: Answers, start: Perceptron) -> None:
-    """Give a network the weights of a folded one; its last layer becomes two again.
-
-    Raises:
-        ValueError: If it has other inputs, hidden layers or outputs.
-    """
+    """Copy the weights of a folded network, splitting its last layer in two. Raises ValueError if shapes differ."""
     standardize, *others, inner = network.backbone.children()
     layers = [layer for layer in others if isinstance(layer, nn.Linear)]
     assert isinstance(standardize, Standardize)
@@ -191,7 +179,7 @@ def _continue(network: Answers, start: Perceptron) -> None:
 
 @torch.no_grad()
 def _folded(network: Answers) -> MLP:
-    """Return a trained network without rules as one perceptron: its last two layers and the units become one."""
+    """Return a trained network as one perceptron, with its last two layers and the units folded into one layer."""
     standardize, *others, inner = network.backbone.children()
     assert isinstance(standardize, Standardize)
     assert isinstance(inner, nn.Linear)

@@ -37,10 +37,10 @@ _ORDER = "quantiles in order"
 class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     r"""Quantiles of one number, by a network or any quantile estimator, that never cross and obey rules.
 
-    The rules are about one output, such as `demand`. They are stated for each quantile, `demand_q5`, `demand_q50` and
-    so on, with one more rule, that these are in order; the certificate is about all of them together. Answers of an
-    estimator are sorted, and answers that break a rule moved to the nearest allowed ones. Rules that already name the
-    quantiles may say more, for example about the width of the interval.
+    The rules are about one output, such as `demand`. They are applied to each quantile, `demand_q5`, `demand_q50` and
+    so on, with one more rule that keeps these in order; the certificate covers all of them. Answers of an estimator are
+    sorted, and answers that break a rule move to the nearest allowed ones. Rules that already name the quantiles may
+    say more, for example about the width of the interval.
 
     `predict` returns the quantiles (rows, quantiles). An estimator is fitted once for each: any with a parameter
     `quantile` or `alpha`, of scikit-learn, LightGBM or XGBoost, or a pipeline that ends with one. A `NetworkRegressor`
@@ -69,7 +69,7 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     network = NetworkRegressor
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of the pinball loss of constant quantiles that is explained, mean of the quantiles."""
+        """Return the explained share of the pinball loss of constant quantiles, averaged over quantiles."""
         answers, truth = self.predict(X), np.asarray(y, dtype=np.float64).ravel()
         scores = [
             d2_pinball_score(truth, answers[:, k], alpha=q, sample_weight=sample_weight)
@@ -84,7 +84,7 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
         return Quantiles(spec, self.quantiles)
 
     def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
-        """Sort the quantiles of an estimator: no loss is larger than before, which cannot be said of nearest ones."""
+        """Sort the quantiles of an estimator: this never raises a loss, unlike moving to the nearest ordered ones."""
         return sorted_answers(front, len(self.quantiles)) if isinstance(front, StoredModel) else front
 
     def _inner_estimator(self) -> Any:
@@ -97,11 +97,8 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
 def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specification:
     """Return rules about quantiles of the one output: each rule for each of them, and that they are in order.
 
-    Rules that name the quantiles already stay as they are; the order is added unless it is there.
-
-    Raises:
-        ValueError: If quantiles are not two or more numbers between 0 and 1 in increasing order.
-        DataError: If the rules are about something else than one number.
+    Rules that already name the quantiles stay; the order is added unless it is there. Raises ValueError unless there
+    are two or more increasing quantiles between 0 and 1, and DataError unless the rules are about one number.
     """
     levels = np.asarray(quantiles, dtype=np.float64)
     if levels.ndim != 1 or len(levels) < 2 or not (np.diff([0.0, *levels, 1.0]) > 0).all():
@@ -132,7 +129,7 @@ def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specifi
 
 
 def _stated(hollow: Specification, rules: list[tuple[str, str | None, str]]) -> Specification:
-    """Return a specification with these rules: name, when, then."""
+    """Return a specification with these rules: (name, when, then)."""
     lines = [
         "  - " + json.dumps({k: v for k, v in zip(_PARTS, rule, strict=True) if v}, ensure_ascii=False) + "\n"
         for rule in rules
@@ -150,7 +147,7 @@ def _tree(rule: Rule) -> Node:
 
 
 def _renamed(node: Any, old: str, new: str) -> Any:
-    """Return a tree of a rule in which a name is replaced."""
+    """Replace a name in the tree of a rule."""
     if isinstance(node, Name):
         return Name(new) if node.name == old else node
     if isinstance(node, tuple):
@@ -169,18 +166,14 @@ class _EachQuantile:
     quantiles: tuple[float, ...]
 
     def fit(self, X: Any, y: Any, **params: Any) -> Any:
-        """Return them as one estimator of several outputs, whose stored form is known."""
+        """Fit them; return one estimator of several outputs, which can be stored."""
         joined = MultiOutputRegressor(self.estimator)
         joined.estimators_ = [at_quantile(self.estimator, level).fit(X, y, **params) for level in self.quantiles]
         return joined
 
 
 def at_quantile(estimator: Any, level: float) -> Any:
-    """Return a copy of an estimator that predicts a quantile.
-
-    Raises:
-        ValueError: If it has no parameter for that.
-    """
+    """Return a copy of an estimator that predicts a quantile. Raises ValueError if it has no such parameter."""
     made = clone(estimator)
     last = made.steps[-1][1] if isinstance(made, Pipeline) else made
     known = last.get_params(deep=False)

@@ -21,7 +21,7 @@ __all__ = ["NumberAnswers", "SafeRegressor"]
 
 
 class NumberAnswers(RegressorMixin, FittedModel):
-    """How estimators with rules answer with numbers."""
+    """Answers of estimators with rules, as numbers."""
 
     @overload
     def predict(
@@ -68,16 +68,16 @@ class NumberAnswers(RegressorMixin, FittedModel):
         """Return predictions as float64 numbers that hold the certified float32 values exactly.
 
         Args:
-            X: Table with the rules' input columns, and whatever else the model inside reads.
+            X: Table with the rules' input columns, and any others the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
-                (`served`, `moved`, `replaced`), or of a learned box `clipped_share`.
+                (`served`, `moved`, `replaced`), or for a learned box `clipped_share`.
             as_steps: Return the whole numbers of steps (n, m), as integers, instead of the nearest float32 numbers.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; None: as the estimator
-                was told. The rules are guaranteed inside; outside they hold at the clamped input.
-            bad_rows: What to do with rows that cannot be read (an unknown category, a value that is missing or no
-                number): `raise`; or `set aside`: the others are answered, and every answer stays at the place of its
-                row. Between them stands NaN where answers are floats, else None, and `set_aside` of the dict gives the
-                reason for each such row, by its number from 0 on. `served_` counts them.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
+                estimator was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
+                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
+                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
+                `served_` counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         result: Any = found.served.astype(np.float64)
@@ -99,7 +99,7 @@ class NumberAnswers(RegressorMixin, FittedModel):
 @documented
 @dataclass(eq=False, repr=False)
 class SafeRegressor(NumberAnswers, MetaEstimator):
-    r"""A regressor that provably obeys rules: any estimator, with a certified head behind it.
+    r"""A regressor that provably obeys rules: any estimator, followed by a certified head.
 
     `fit` ends with a certificate that the exact checker accepted (`certificate_`), or raises NotCertifiedError.
 
@@ -121,7 +121,7 @@ class SafeRegressor(NumberAnswers, MetaEstimator):
     network = NetworkRegressor
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn whether several outputs are fine."""
+        """Tell scikit-learn whether several outputs are supported."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = self._inner_tags().target_tags.multi_output
         return tags

@@ -1,4 +1,4 @@
-"""One table of scores: a plain model, targets or answers made to obey, the safe model, the best that obeying allows."""
+"""One table of scores: a plain model, targets or answers made to obey, the safe model, the best that rules allow."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = [
 ]  # fmt: skip
 
 Array = npt.NDArray[np.float64]
-_ROWS = 500  # rows that `fit` compares on; nearest allowed answers may each be a small optimization
-_RARE = 0.4  # a side is rare below this share, divided by the number of sides
-_LISTED = 100  # outputs that an entry is kept of
+_ROWS = 500  # rows that `fit` compares on; each nearest allowed answer may be a small optimization
+_RARE = 0.4  # a side is rare below this share over the number of sides
+_LISTED = 100  # outputs with an entry
 
 
 def encode_targets(spec: Specification, table: Any) -> Array:
-    """Return the true outputs (rows, m) as rules and scores read them; a chosen option has the winning score."""
+    """Return the true outputs (rows, m) as rules and scores read them; the chosen option gets the winning score."""
     task = task_of(spec)
     return task.truth(task.encode(table))
 
@@ -43,7 +43,7 @@ class ScoreTable:
     """Losses (rows, outputs) of several methods on the same rows, and the share of rows that break a rule.
 
     * `loss`, `violations`: by method, `plain`, `preprocess` (a plain model of targets that obey), `postprocess` (the
-      nearest allowed answers to the plain ones), `safe`, `oracle`; `violations` also of the `data`.
+      nearest allowed answers to the plain ones), `safe`, `oracle`; `violations` also for the `data`.
     * `plain`: what the plain model is: `network`, `quick`, or `estimator`, the one inside.
     """
 
@@ -90,7 +90,7 @@ class ScoreTable:
         return {name: 1.0 - float(np.average(rows[:, j], weights=weight)) for name, rows in self.loss.items()}
 
     def summary(self, where: str, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """Return what model.json records."""
+        """Return the entry of model.json."""
         return {
             "metric": self.task.metric,
             "rows": len(self.X),
@@ -103,9 +103,9 @@ class ScoreTable:
         }
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return an entry per output: its `score` by method and, where a side is rare, `rare` with two more scores.
+        """Return an entry per output: its `score` by method and, if a side is rare, `rare` with two more scores.
 
-        Of very many outputs those are kept on which the safe model does worst.
+        Of very many outputs, those on which the safe model does worst are kept.
         """
         if not len(self.X):
             return []
@@ -138,12 +138,12 @@ class ScoreTable:
 
 
 def _no_oracle(scores: dict[str, float]) -> dict[str, float]:
-    """Leave out the oracle: it is the best of the mean over outputs only."""
+    """Drop the oracle: it is the best only on average over outputs."""
     return {name: value for name, value in scores.items() if name != "oracle"}
 
 
 def balanced(side: npt.NDArray[np.int64], weight: Array) -> Array:
-    """Return weights (n,) under which every side that occurs counts the same; they add up to 1."""
+    """Return weights (n,), adding up to 1, under which every side that occurs counts the same."""
     there = np.unique(side)
     result = np.zeros(len(side))
     for k in there:
@@ -161,18 +161,11 @@ def compare(
     weight: Array | None = None,
     plain: str = "network",
 ) -> ScoreTable:
-    """Compare what models compute, `safe` and optionally `plain`, with the truth, and with the nearest allowed answers.
+    """Compare outputs of models, `safe` and optionally `plain`, with the truth and the nearest allowed answers.
 
-    Nearest means the least loss in the score that is shown: errors of numbers count in units of their spread. Rows for
-    which no allowed answer is found are left out.
-
-    Args:
-        spec: The rules.
-        X: Encoded inputs (n, d).
-        truth: True outputs (n, m) as of `encode_targets`.
-        outputs: By method: numbers, logits of labels, scores of options (n, m).
-        weight: Weight of each row (n,).
-        plain: What the plain model is: `network`, `quick` or `estimator`.
+    Nearest means the least loss in the score shown: errors of numbers are in units of their spread. Rows without an
+    allowed answer are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by
+    method; weight (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
     """
     task = task_of(spec)
     scale = task.scale(truth, weight)
@@ -191,9 +184,9 @@ def _violations(spec: Specification, encoded: npt.NDArray[Any], outputs: Array) 
 
 
 def quick_baseline(spec: Specification, X: Any, y: Any, *, seed: int = 0, preprocess: bool = False) -> QuickModel:
-    """Return a quick plain model of a table and its targets, for `compare_models` where no baseline was trained.
+    """Fit a quick plain model on a table and its targets, for `compare_models` if no baseline was trained.
 
-    `preprocess`: it learns the nearest targets that obey the rules.
+    With `preprocess`, it learns the nearest targets that obey the rules.
     """
     encoded, targets = encode_inputs(spec, X), encode_targets(spec, y)
     if preprocess:
@@ -209,23 +202,22 @@ def compare_models(
     plain: SafeEstimator | QuickModel | None = None,
     preprocess: SafeEstimator | QuickModel | None = None,
 ) -> dict[str, Any]:
-    """Measure on rows that no model was trained on.
+    """Measure models on rows that none was trained on.
 
     Args:
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: A model without rules, or a `quick_baseline`, if there is one. Beside a model that corrects answers
-            stands what is answered inside.
-        preprocess: A model without rules that learned targets which obey them (`quick_baseline(..., preprocess=True)`).
+        plain: A model without rules, or a `quick_baseline`, if any. By default, for a model that corrects answers, the
+            model inside.
+        preprocess: A model without rules that learned targets that obey them (`quick_baseline(..., preprocess=True)`).
 
     Returns:
         `metric`, `rows`, and for each of plain, preprocess, postprocess, safe and oracle (the allowed answers with the
-        best score) the `score` and the share of rows that break a rule (`violations`, exact); there also `data`: the
-        true outputs.
-        `outputs`: scores per output, with recall and balanced accuracy where a side is rare. `seconds`: training, and
-        for postprocess the time for these rows. `concern`: why the safe model is of little use, if it is, and what
-        to do; `cost`: which rules forbid what the data show, if that costs much.
+        best score) the `score` and the share of rows that break a rule (`violations`, exact, also for `data`, the true
+        outputs). `outputs`: scores per output, with recall and balanced accuracy if a side is rare. `seconds`: training
+        time, and for postprocess the time for these rows. `concern`: why the safe model is of little use, if so, and
+        what to do; `cost`: which rules forbid what the data show, if that costs much.
     """
     spec = safe.specification_
     encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
@@ -252,11 +244,10 @@ def compare_models(
 def compare_held_out(
     safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held_out: Held, seed: int
 ) -> dict[str, Any]:
-    """Return what `compare_models` returns, for the rows that `fit` held out and a quick plain model.
+    """Like `compare_models`, on the rows that `fit` held out, with a quick plain model.
 
-    And `advice`: by how much trees would do better than the network, if they clearly would.
-
-    Early stopping and the refit have looked at these rows, and final epochs have learned from them.
+    Also returns `advice`: by how much trees would beat the network, if they clearly would. Early stopping and the refit
+    have seen these rows, and final epochs have learned from them.
     """
     spec, X = rows.spec, rows.encoded
     truth = task_of(spec).truth(rows.targets)
@@ -270,20 +261,20 @@ def compare_held_out(
     outputs = {"safe": served.astype(np.float64), "plain": quick.raw_outputs(X[held])}
     trained = time.monotonic()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a search did not end: it only makes the comparison milder
+        warnings.simplefilter("ignore")  # a search that did not end only makes the comparison milder
         weight = None if weight is None else weight[held]
         found = compare(spec, X[held], truth[held], outputs, weight=weight, plain="quick")
     seconds = {"plain": trained - started, "postprocess": time.monotonic() - trained, **_seconds("safe", safe)}
     from smle.estimators.trees import better_trees
 
-    # The quick plain model is made of trees.
+    # The quick plain model uses trees.
     promise = (found.loss["safe"] - found.loss["plain"]).mean(axis=0) if found.loss else np.zeros(0)
     advice = better_trees(safe, rows, whole, held_out, promise, seed) if len(promise) else ""
     return {**found.summary("validation", seconds), **_remarks(found, safe, "validation"), "advice": advice}
 
 
 def _seconds(name: str, model: SafeEstimator) -> dict[str, float]:
-    """Return how long training took, as model.json says."""
+    """Return the training time from model.json."""
     seconds = model.description_["history"].get("seconds")
     return {} if seconds is None else {name: seconds}
 

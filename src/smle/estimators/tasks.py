@@ -1,4 +1,4 @@
-"""What a model predicts: how targets are read, what is typical, the loss, the scores; numbers and their quantiles."""
+"""What a model predicts: how targets are read, typical values, the loss, the scores; numbers and their quantiles."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LARGEST = 1e30  # of targets, and one over the least spread
 class Task(ABC):
     """Outputs of one kind.
 
-    Targets (n, m) are numbers, labels as 0 or 1, options as 1 for the one that is chosen. The truth (n, m) differs for
-    options with `pick: min`: the chosen one has the lowest score. Outputs (n, m) are what models compute: numbers,
-    logits of labels, scores of options. Every score is one minus a mean of losses by row, so that two models are
-    compared row by row.
+    Targets (n, m) are numbers, labels as 0 or 1, options as 1 for the chosen one. The truth (n, m) differs for options
+    with `pick: min`: the chosen one has the lowest score. Outputs (n, m) are what models compute: numbers, logits of
+    labels, scores of options. Every score is one minus a mean of losses by row, so that models can be compared row by
+    row.
     """
 
     metric: ClassVar[str] = "accuracy"
@@ -50,11 +50,11 @@ class Task(ABC):
     @property
     @abstractmethod
     def refit_loss(self) -> str | None:
-        """The loss of the refit of learned heads; None: there is none."""
+        """The loss for refitting learned heads, or None."""
 
     @property
     def is_scored(self) -> bool:
-        """Whether the score is about what the loss asks for."""
+        """Whether the score measures what the loss asks for."""
         return True
 
     # --- targets
@@ -66,11 +66,7 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, y: Any) -> Array:
-        """Return the targets that the loss compares with.
-
-        Raises:
-            DataError: If y holds something else.
-        """
+        """Return the targets that the loss compares with. Raises DataError if y holds anything else."""
 
     def truth(self, targets: Array) -> Array:
         """Return targets as rules and scores read them."""
@@ -78,7 +74,7 @@ class Task(ABC):
 
     @abstractmethod
     def for_estimator(self, targets: Array) -> npt.NDArray[Any]:
-        """Return the targets that an inner estimator is fitted to."""
+        """Return the targets to fit an inner estimator on."""
 
     # --- training
 
@@ -92,7 +88,7 @@ class Task(ABC):
         """Return typical outputs (m,) of rows with these targets."""
 
     def default(self, targets: Array) -> tuple[Array, Array]:
-        """Return outputs (m,) that take the place of NaN, and the spread (m,) of outputs."""
+        """Return outputs (m,) that replace NaN, and the spread (m,) of outputs."""
         return self.typical(targets), np.ones(targets.shape[1])
 
     @abstractmethod
@@ -100,25 +96,25 @@ class Task(ABC):
         """Return the loss as a function of (outputs, targets), with a value for every row or number."""
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
-        """Return how many final epochs there are by default, and below which validation loss they are safe."""
+        """Return the default number of final epochs, and the validation loss below which they are safe."""
         return min(_FINAL, max_epochs // 4), np.inf
 
     def decay(self, targets: Array) -> tuple[float, float]:
-        """Return the weight decay by default, and below which validation loss it falls."""
+        """Return the default weight decay, and the validation loss below which it falls."""
         return ClassificationParameters.weight_decay or 0.0, 0.0
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return further entries for model.json, by which answers are read again."""
+        """Return further entries for model.json, needed to read answers again."""
 
     @abstractmethod
     def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over the entries of `facts`, and return the task."""
+        """Restore the entries of `facts`, and return the task."""
 
     # --- scores
 
     def chances(self, outputs: Array, settled: Settled | None = None) -> Array | None:
-        """Return probabilities (n, m), given what the rules settle; None for numbers."""
+        """Return probabilities (n, m), given what the rules determine; None for numbers."""
         return None
 
     def columns(self) -> list[list[int]]:
@@ -130,7 +126,7 @@ class Task(ABC):
         return outputs
 
     def probable(self, outputs: Array) -> Array:
-        """Return outputs as the search for nearest ones reads them: labels as probabilities."""
+        """Return outputs as the search for the nearest ones reads them: labels as probabilities."""
         return outputs
 
     def scale(self, truth: Array, weight: Array | None = None) -> Array:
@@ -139,7 +135,7 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
-        """Return the loss of each row and output: squared error over the variance, or 1 where it is wrong."""
+        """Return the loss of each row and output: squared error over the variance, or 1 if it is wrong."""
 
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return for each output the true side of each row (n,) and the names of all sides; None for numbers."""
@@ -147,7 +143,7 @@ class Task(ABC):
 
 
 class Held(NamedTuple):
-    """Rows that were held out, by number, what a network answers there (n, m) before it learned from them, weights."""
+    """Rows held out, by number; the network's answers there (n, m) before it learned from them; weights."""
 
     rows: npt.NDArray[np.int64]
     outputs: Array
@@ -155,7 +151,7 @@ class Held(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """A table as it was passed and as `frame_of` reads it, what is learned, inputs (n, d) and targets (n, m)."""
+    """A table as passed and as `frame_of` reads it, the task, inputs (n, d) and targets (n, m)."""
 
     table: Any
     frame: Any
@@ -184,16 +180,16 @@ class Numbers(Task):
 
     @property
     def is_scored(self) -> bool:
-        """Whether R2 is about what the loss asks for."""
+        """Whether R2 measures what the loss asks for."""
         return self.chosen == "squared_error"
 
     @property
     def refit_loss(self) -> Any:
-        """The loss of the refit of learned heads; there is one for squared errors only."""
+        """The loss for refitting learned heads; only squared errors have one."""
         return "squared" if self.is_scored else None
 
     def encode(self, y: Any) -> Array:
-        """Return the numbers; those beyond what float32 can tell apart are refused."""
+        """Return the numbers; refuse those beyond what float32 can tell apart."""
         targets = encode_numbers(self.spec, y)
         for name, largest, scale in zip(
             self.spec.targets, np.abs(targets).max(axis=0, initial=0), spread(targets), strict=True
@@ -227,7 +223,7 @@ class Numbers(Task):
         return np.quantile(targets, self.quantile if self.chosen == "quantile" else 0.5, axis=0), spread(targets)
 
     def loss(self, targets: Array) -> Any:
-        """Return the loss by name, in units of the spread, or the function that was given, in those of the targets."""
+        """Return the named loss, in units of the spread, or the given function, in those of the targets."""
         import torch
 
         from smle.training.losses import loss_of, quantile_loss
@@ -248,15 +244,15 @@ class Numbers(Task):
         return loss
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
-        """Return a quarter, below a tenth of the variance; for other losses than squared errors nothing is known."""
+        """Return a quarter, below a tenth of the variance; none for losses other than squared errors."""
         return max_epochs // 4, _NOISE * self._variance(targets) if self.is_scored else 0.0
 
     def decay(self, targets: Array) -> tuple[float, float]:
-        """Return 1, and less below a share of the variance; 0 for other losses than squared errors."""
+        """Return 1, falling below a share of the variance; 0 for losses other than squared errors."""
         return (1.0, _DECAY * self._variance(targets)) if self.is_scored else (0.0, 0.0)
 
     def _variance(self, targets: Array) -> float:
-        """Return the loss of the mean: 1, or less where targets are constant."""
+        """Return the loss of the mean: 1, or less if targets are constant."""
         return float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
 
     def facts(self) -> dict[str, Any]:
@@ -264,7 +260,7 @@ class Numbers(Task):
         return {"flat": self.flat}
 
     def restored(self, description: Mapping[str, Any]) -> Self:
-        """Take over whether answers are a vector."""
+        """Restore whether answers are a vector."""
         self.flat = bool(description.get("flat")) and len(self.spec.outputs) == 1
         return self
 
@@ -281,14 +277,14 @@ class Numbers(Task):
 
 
 def _poisson(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return the Poisson deviance of rates, without a link; below a hundredth it goes on as a straight line."""
+    """Return the Poisson deviance of rates, without a link; below a hundredth it continues as a straight line."""
     least = 0.01
     rate = predicted.clamp(min=least)
     return rate - wanted * rate.log() + (predicted - rate) * (1 - wanted / least)
 
 
 class Quantiles(Numbers):
-    """Quantiles of one number; the loss is the pinball loss of each."""
+    """Quantiles of one number, with the pinball loss of each."""
 
     is_scored = False
 
@@ -343,5 +339,5 @@ def quantile_names(target: str, levels: Array) -> list[str]:
 
 
 def target_of(name: str) -> str:
-    """Return the number that a quantile is one of, by its name."""
+    """Return the number that a quantile belongs to, by name."""
     return name.rsplit("_q", 1)[0]

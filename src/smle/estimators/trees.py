@@ -1,4 +1,4 @@
-"""Would trees do better than the network? A small booster behind the same head says so, on the rows held out."""
+"""Asks whether trees would beat the network: a small booster behind the same head, on the rows held out."""
 
 from __future__ import annotations
 
@@ -22,35 +22,28 @@ if TYPE_CHECKING:
 __all__ = ["better_trees"]
 
 Array = npt.NDArray[np.float64]
-_ROWS = 3000  # that are learned from
-_HELD = 500  # that are compared on
-_OUTPUTS = 3  # that the booster learns, those on which trees look best
+_ROWS = 3000  # rows to learn from
+_HELD = 500  # rows to compare on
+_OUTPUTS = 3  # outputs that the booster learns: those on which trees look best
 _COLUMNS = 8  # options of a choice; with more it takes too long
-_TREES = 120  # of all columns together: about a tenth of a second
+_TREES = 120  # for all columns together: about a tenth of a second
 _CLEAR = 0.02  # of R2 or accuracy: on 17 training tables, cut twice, a gap beyond it was never wrong
 
 
 def better_trees(
     safe: SafeEstimator, rows: TrainingRows, weight: Array | None, held_out: Held, promise: Array, seed: int
 ) -> str:
-    """Return by how much a small booster beats the network inside, if it clearly does; or nothing.
+    """Say by how much a small booster beats the network inside, if it clearly does, or return "".
 
-    Clearly is by 0.02 of R2 or accuracy, on average over the outputs that it learned, and by three standard errors
-    (somewhat more for many outputs). Both are served by the same head, on rows that neither has learned from: the
-    network answers as it did before its final epochs. Nothing is said of networks that were stopped by `max_epochs`,
-    or tuned for another score.
-
-    Args:
-        safe: The model, fitted.
-        rows: What it was fitted to. The booster reads the columns that the network reads.
-        weight: Weight of each row (n,).
-        held_out: Rows to compare on; the booster learns from the others.
-        promise: How good trees look for each output (outputs,): of many, the booster learns the first few.
-        seed: Of what is random.
+    Clearly means by 0.02 of R2 or accuracy, on average over the outputs it learned, and by three standard errors
+    (somewhat more for many outputs). The booster reads the columns that the network reads, and learns the few outputs
+    with most `promise` from the rows not held out. Both are served by the same head and compared on the rows held out,
+    where the network answers as it did before its final epochs. Networks that were stopped by `max_epochs`, or tuned
+    for another score, are skipped.
     """
     served = safe.deployed_
     front, head, task = served.front, served.head, safe._task
-    # Another score was asked for; or the network could be better than it is.
+    # Another score was requested, or the network could still improve.
     other = getattr(rows.task, "class_weight", None) is not None or getattr(task, "thresholds", None) is not None
     other = other or safe.description_["history"].get("stopped") == "max_epochs"
     if head is None or not head.reads_answers or not isinstance(front, Perceptron) or other:
@@ -88,7 +81,7 @@ def better_trees(
 
 
 def _boosters(X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> list[Any]:
-    """Return a booster for each column (n, k). With one thread: several wait for each other where others compute."""
+    """Fit a booster for each column (n, k), with one thread, since several wait for each other on a busy machine."""
     rounds = min(40, _TREES // targets.shape[1])
     made = [
         HistGradientBoostingRegressor(

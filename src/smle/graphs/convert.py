@@ -56,21 +56,11 @@ def stored_form(
     table: Any = None,
     classes: Sequence[Any] | None = None,
 ) -> StoredModel:
-    """Return a fitted estimator as an ONNX model that agrees with it on all rows of a table.
+    """Return a fitted estimator as an ONNX model that agrees with it on all rows of a table, or raise ConversionError.
 
-    Probabilities may differ by 1e-5, numbers by 1e-5 of their spread.
-
-    Args:
-        model: The estimator.
-        spec: The rules.
-        frame: Rows as from `frame_of`, on which it was fitted.
-        table: The same rows as passed, if it was fitted on those.
-        encoded: The inputs of the rules in these rows (n, d).
-        classes: The values of a choice's classes, if the estimator only numbers them.
-
-    Raises:
-        ConversionError: If it cannot be converted, or the result differs by more.
-        MissingDependencyError: If a converter is not installed.
+    Probabilities may differ by 1e-5, numbers by 1e-5 of their spread. `frame` has the rows as from `frame_of`, `table`
+    as passed, if it was fitted on those, and `encoded` (n, d) their inputs of the rules. `classes` are the values of a
+    choice's classes, if the estimator only numbers them.
     """
     scores = scores_of(spec, model, classes)
     table = frame if table is None else table

@@ -81,7 +81,7 @@ class Corrections:
     ) -> Corrections:
         """Count over rows. Shapes: X (n, d), answers and served (n, m), by (n,): see `smle.heads.contract.Outcome`.
 
-        `on` (n, rules): which rules are on at X clamped to the domain, where that is known.
+        `on` (n, rules) marks the rules that apply at X clamped to the domain, if known.
         """
         X = np.clip(X, *spec.ends(X.dtype))
         on = active_rules(spec, X) if on is None else on

@@ -83,16 +83,9 @@ def choose_literals(
 ) -> npt.NDArray[np.intp] | None:
     """Return for each clause the literal that holds best at a constant output with room in one literal of each.
 
-    Clauses that share no output are searched apart, equal ones once. None: no such output was found.
-
-    Args:
-        g: Literals `g.y <= h`, (k, m).
-        h: Their bounds, (k,).
-        owner: The clause of each, (k,), from 0 on.
-        near: Where outputs should be, (m,).
-        reach: How far they may be from it, (m,).
-        room: The share of the room that each literal keeps, (k,).
-        most: The most room that is of use.
+    Literals `g.y <= h` have shapes g (k, m), h (k,); `owner` (k,) is the clause of each, `room` (k,) the share of the
+    room it keeps, up to `most`. Outputs stay within `reach` (m,) of `near` (m,). Clauses that share no output are
+    searched apart, equal ones once. None if no such output was found.
     """
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))
@@ -104,7 +97,7 @@ def choose_literals(
         sparse.csr_matrix((np.ones(tied.nnz), (tied.row, len(starts) + tied.col)), (size, size)), directed=False
     )
     several = np.bincount(owner) > 1
-    for number in np.unique(group[: len(starts)][several]):  # elsewhere there is nothing to choose
+    for number in np.unique(group[: len(starts)][several]):  # other clauses leave no choice
         own = np.flatnonzero(group[owner] == number)
         outputs = np.flatnonzero(group[len(starts) :] == number)
         clauses, local = np.unique(owner[own], return_inverse=True)
@@ -122,10 +115,7 @@ def choose_literals(
 def _best_literals(
     g: Array, h: Array, owner: npt.NDArray[np.intp], near: Array, reach: Array, room: Array, most: float
 ) -> npt.NDArray[np.intp] | None:
-    """Choose by a MILP over the output, its distance from `near`, the room, and one binary per literal.
-
-    The room counts most.
-    """
+    """Choose by a MILP over the output, its distance from `near`, the room (which counts most) and literals."""
     k, m = g.shape
     clauses = int(owner.max()) + 1
     big = np.abs(g) @ (np.abs(near) + reach) + np.abs(h) + most * room

@@ -38,21 +38,21 @@ _MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to oth
 
 
 class BlockPoints:
-    """What was found for each block at given answers. A block is solved when somebody asks for it."""
+    """What was found for each block at given answers. A block is solved on demand."""
 
     def __init__(self, parts: Sequence[Block | LabelBlock], active: Mask, X: Array, p: Array) -> None:
         self._parts, self._asked = parts, (active, X, p)
         self._solved: dict[int, NearestPoints | Turned] = {}
 
     def of(self, number: int) -> NearestPoints | Turned:
-        """Return what was found for a block."""
+        """Return what was found for a block, solving it if needed."""
         if number not in self._solved:
             self._solved[number] = self._parts[number].solve(*self._asked)
         return self._solved[number]
 
     @property
     def cut(self) -> list[Mask]:
-        """Rows (n,) for which a search was cut short, block by block, where there are such rows."""
+        """Masks (n,) of the rows whose search was cut short, for each block that has any."""
         return [own.cut for own in self._solved.values() if own.cut is not None and own.cut.any()]
 
 
@@ -95,7 +95,7 @@ class Proposals:
         Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
         where answers stay as they are; None: nowhere.
         """
-        if self._is_quiet:  # to ask for silence costs a tenth of a small repair
+        if self._is_quiet:  # np.errstate costs a tenth of a small repair
             return self._first(active, X, t, passed)
         with np.errstate(all="ignore"):
             return self._first(active, X, t, passed)

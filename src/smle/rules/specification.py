@@ -272,7 +272,7 @@ class Specification:
                 )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Specification:
-        """Return itself: nobody can write into it, and a search over parameters clones its model again and again."""
+        """Return itself: it is read-only, and a parameter search clones its model again and again."""
         return self
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""How what an estimator predicts becomes what a head reads: numbers, scores of options, log-odds of labels.
+"""Turns what an estimator predicts into what a head reads: numbers, scores of options, log-odds of labels.
 
-Each way is written twice, in NumPy and as nodes of a graph.
+Each conversion exists twice, in NumPy and as graph nodes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from smle.tables import option_of
 __all__ = ["ChoiceScores", "LabelScores", "NumberScores", "Scores", "scores_of"]
 
 Array = npt.NDArray[Any]
-_LEAST = 1e-30  # of a probability, whose logarithm is taken
-_TIE = (
-    2.0**-18
-)  # so that of equal probabilities the first class wins, and a label with even odds is off: as predict does
+_LEAST = 1e-30  # least probability, before taking a logarithm
+# Breaks ties as predict does: the first of equal probabilities wins, and a label with even odds is off.
+_TIE = 2.0**-18
 
 
 @dataclass(frozen=True, eq=False)
 class NumberScores:
-    """Numbers, as they are."""
+    """Numbers, unchanged."""
 
     def predicted(self, model: Any, X: Any) -> Any:
         """Return what an estimator predicts for a table."""
@@ -39,26 +38,26 @@ class NumberScores:
         return predicted
 
     def undone(self, answers: Array) -> Array:
-        """Return what was predicted, to compare with."""
+        """Return what was predicted, for comparison."""
         return answers
 
     def written(self, w: Writer, graph: Any) -> str:
-        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        """Write the nodes after those of a converted estimator; return the name of the answers."""
         return str(graph.output[0].name)
 
 
 @dataclass(frozen=True, eq=False)
 class ChoiceScores:
-    """Logarithms of probabilities, in the order of the options; the smallest wins where the rules pick that.
+    """Logarithms of probabilities, in the order of the options; negated if the rules pick the smallest.
 
-    `select` (classes, options) says which class of the estimator is which option.
+    `select` (classes, options) maps classes of the estimator to options.
     """
 
     select: Array
     sign: float
 
     def predicted(self, model: Any, X: Any) -> Any:
-        """Return the probability of each option (n, options), or scores where the estimator knows none."""
+        """Return the probability of each option (n, options), from scores if the estimator has none."""
         if hasattr(model, "predict_proba"):
             return np.asarray(model.predict_proba(X), dtype=np.float64) @ self.select
         scores = np.asarray(model.decision_function(X), dtype=np.float64)
@@ -74,7 +73,7 @@ class ChoiceScores:
         return np.asarray(np.exp(self.sign * answers))
 
     def written(self, w: Writer, graph: Any) -> str:
-        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        """Write the nodes after those of a converted estimator; return the name of the answers."""
         chances = w.add("MatMul", [_single(graph), w.constant(self.select.astype(np.float32))])
         return w.add("Mul", [_logarithm(w, chances), w.constant(np.float32(self.sign))])
 
@@ -83,8 +82,8 @@ class ChoiceScores:
 class LabelScores:
     """Log-odds of labels.
 
-    * `places`: for each label the column of the probability that it is on; None: it never is.
-    * `apart`: the estimator has a table of probabilities for each label.
+    * `places`: for each label, the column of the probability that it is on, or None if it never is.
+    * `apart`: whether the estimator has a table of probabilities for each label.
     """
 
     places: tuple[int | None, ...]
@@ -113,7 +112,7 @@ class LabelScores:
         return np.asarray(0.5 * (1.0 + np.tanh(answers / 2)))
 
     def written(self, w: Writer, graph: Any) -> str:
-        """Write the nodes behind those of a converted estimator; return the name of the answers."""
+        """Write the nodes after those of a converted estimator; return the name of the answers."""
         on = self._on(w, graph)
         off = w.add("Sub", [w.constant(np.float32(1.0 + _TIE)), on])
         return w.add("Sub", [_logarithm(w, on), _logarithm(w, off)])
@@ -121,7 +120,7 @@ class LabelScores:
     def _on(self, w: Writer, graph: Any) -> str:
         last = graph.output[-1].name
         parts = next((node for node in graph.node if last in node.output), None)
-        if parts is not None and parts.op_type == "SequenceConstruct":  # one table of probabilities per label
+        if parts is not None and parts.op_type == "SequenceConstruct":  # a table of probabilities per label
             sources = list(parts.input)
             graph.node.remove(parts)
             columns = []
@@ -143,13 +142,8 @@ Scores = NumberScores | ChoiceScores | LabelScores
 def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = None) -> Scores:
     """Return how a fitted estimator answers for the outputs of rules.
 
-    Args:
-        spec: The rules.
-        model: The estimator.
-        classes: For a choice what its classes stand for, where they are only numbered.
-
-    Raises:
-        DataError: If it is no classifier where one is needed, or has classes that are no options.
+    `classes` are the values of a choice's classes, if the estimator only numbers them. Raises DataError if it is not a
+    classifier where one is needed, or has classes that are not options.
     """
     if spec.output_kind == "numbers":
         return NumberScores()
@@ -182,7 +176,7 @@ def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = N
 
 
 def _logarithm(w: Writer, source: str) -> str:
-    """Return the logarithm of probabilities, of 0 too."""
+    """Return the logarithm of probabilities, also of 0."""
     return w.add("Log", [w.add("Max", [source, w.constant(np.float32(_LEAST))])])
 
 

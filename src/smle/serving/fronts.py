@@ -1,6 +1,6 @@
-"""Models in front of a head, and what they answer: numbers, log-odds of labels, scores of options.
+"""Models in front of a head, and their answers: numbers, log-odds of labels, scores of options.
 
-Models that are stored as ONNX run on tables by the names of their columns: no torch, only onnxruntime.
+Models stored as ONNX run on tables by column name, with onnxruntime and without torch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-_CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
+_CHUNK = 65536  # rows per call, so that memory stays flat
 NUMBERS = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64, "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
@@ -56,14 +56,13 @@ _TRAINED_ON = "what the model was trained on (more than the rules name)"
 
 
 def answers_of(spec: Specification, found: Any, rows: int) -> Array:
-    """Return what a model answered, in columns as in `spec.targets`, as float32: (rows, m).
+    """Return a model's answers as float32 columns (rows, m), as in `spec.targets`.
 
-    Raises:
-        DataError: If it has another shape, or holds something else than numbers.
+    Raises DataError if they have another shape, or are not numbers.
     """
     try:
         if np.iscomplexobj(found):
-            raise TypeError  # numpy would drop a part
+            raise TypeError  # NumPy would drop the imaginary part
         with np.errstate(over="ignore", under="ignore"):
             answers = np.asarray(found, dtype=np.float64).astype(np.float32)
     except (TypeError, ValueError, OverflowError):
@@ -78,15 +77,15 @@ def answers_of(spec: Specification, found: Any, rows: int) -> Array:
 
 
 def typical(answers: Array) -> tuple[Array, Array]:
-    """Return the median and the spread of answers (n, m), (m,) each; those that a head would replace do not count."""
+    """Return median and spread (m,) of answers (n, m), ignoring those that a head would replace."""
     usable = np.where(np.abs(answers) <= WIDE, answers.astype(np.float64), np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # columns of NaN alone
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns with only NaN
         return np.nan_to_num(np.nanmedian(usable, axis=0)), np.nan_to_num(np.nanstd(usable, axis=0))
 
 
 def decided(spec: Specification, served: Array) -> Any:
-    """Return what is served as predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
+    """Turn what is served into predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
     kind = spec.output_kind
     if kind in ("numbers", "labels"):
         result = served if kind == "numbers" else (served >= 0).astype(np.int64)
@@ -124,10 +123,10 @@ def _example(found: Any) -> str:
 
 
 class PythonModel:
-    """A model that lives in Python alone: an estimator that has no stored form, or a function of a table.
+    """A model that exists only in Python: an estimator without a stored form, or a function of a table.
 
     Attributes:
-        model: What was given.
+        model: The estimator or function.
         unstored: Why it cannot be stored.
     """
 
@@ -141,7 +140,7 @@ class PythonModel:
         self.tensors: dict[str, Tensor] = {}
 
     def answers(self, table: Any, encoded: Array) -> Any:
-        """Return what it answers to a table."""
+        """Return its answers to a table."""
         if not hasattr(self.model, "predict"):
             return self.model(table)
         if self._spec.output_kind == "mixed":
@@ -150,20 +149,20 @@ class PythonModel:
         return scores.answers(scores.predicted(self.model, table))
 
     def faults(self, table: Any) -> list[Fault]:
-        """Return nothing: only the model itself knows what it can read."""
+        """Return []: only the model itself knows what it can read."""
         return []
 
 
 class StoredModel:
-    """An ONNX model of a table. It reads columns of its own names or, with one wide input, the inputs of the rules.
+    """An ONNX model of a table. It reads columns by name or, with one wide input, the inputs of the rules.
 
     Attributes:
         onnx: Its bytes.
-        columns: What it reads by name; None: the inputs of the rules.
+        columns: The columns it reads by name, or None for the inputs of the rules.
         texts: Columns that it reads as text.
 
     Raises:
-        ModelFormatError: If onnxruntime cannot load it, or its inputs are no columns of a table.
+        ModelFormatError: If onnxruntime cannot load it, or its inputs are not columns of a table.
         MissingDependencyError: If onnxruntime is not installed.
     """
 
@@ -192,7 +191,7 @@ class StoredModel:
         self.__init__(state["onnx"])  # type: ignore[misc]
 
     def require_width(self, spec: Specification) -> None:
-        """Raise ModelFormatError if it has one wide input whose columns are not those of the rules."""
+        """Raise ModelFormatError if it has one wide input with another number of columns than the rules."""
         width = self._session.get_inputs()[0].shape[1]
         if self.columns is None and isinstance(width, int) and width != len(spec.columns):
             raise ModelFormatError(
@@ -201,11 +200,9 @@ class StoredModel:
             )
 
     def answers(self, table: Any, encoded: Array) -> Array:
-        """Return what it answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
+        """Return its answers to a table, (rows, m); `encoded` holds the inputs of the rules (rows, d).
 
-        Raises:
-            DataError: If a column is missing or holds something else than in training.
-            ModelFormatError: If the model fails.
+        Raises DataError if a column differs from training, and ModelFormatError if the model fails.
         """
         if self.columns is None:
             ((name, kind),) = self.kinds.items()
@@ -221,15 +218,13 @@ class StoredModel:
         )
 
     def faults(self, table: Any) -> list[Fault]:
-        """Return what is wrong with the columns of numbers that it reads from a table, by row."""
+        """Return what is wrong with the number columns it reads from a table, by row."""
         return [] if self.columns is None else faults_in(table, self.kinds)
 
     def named(self, names: Sequence[str], table: Any) -> dict[str, Array]:
-        """Return some of its outputs by name, to a table with the columns of all its inputs.
+        """Return some of its outputs by name, for a table with the columns of all its inputs.
 
-        Raises:
-            DataError: If a column is missing or holds something else.
-            ModelFormatError: If the model fails.
+        Raises DataError if a column does not fit, and ModelFormatError if the model fails.
         """
         with runtime_errors():
             found = self._session.run(list(names), columns_of(table, self.kinds))
@@ -251,16 +246,17 @@ class StoredModel:
 
 
 Front = Perceptron | StoredModel | PythonModel
-"""A model in front of a head: a stored network or ONNX model, or something that lives in Python alone.
+"""A model in front of a head: a stored network or ONNX model, or something that exists only in Python.
 
-All have `answers(table, encoded)` and `faults(table)`, what is wrong with columns of their own, by row; `kind`,
-`network`, `estimator` or `function`; what is stored of them, `tensors` of model.safetensors (`backbone.*`) and `onnx`,
-the bytes of model.onnx; `columns` of the table that they read by name (a network: beside the inputs of the rules; None:
-those alone), and `texts`, those that they read as text."""
+All have `answers(table, encoded)`, and `faults(table)`, what is wrong with their own columns, by row. `kind` is
+`network`, `estimator` or `function`. Stored are `tensors` of model.safetensors (`backbone.*`) and `onnx`, the bytes of
+model.onnx. `columns` of the table are read by name (by a network, besides the inputs of the rules; None: only those),
+`texts` as text.
+"""
 
 
 def front_of(record: ModelRecord) -> Front:
-    """Return the model in front that is stored in a record."""
+    """Return the model in front that a record stores."""
     if record.onnx is not None:
         return StoredModel(record.onnx)
     architecture = record.description.get("architecture")
@@ -286,12 +282,7 @@ def is_table(inputs: Sequence[tuple[str, Sequence[Any]]]) -> bool:
 
 
 def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
-    """Refuse a model whose inputs (name, shape) are not columns of any number of rows, or one wide input.
-
-    Raises:
-        ModelFormatError: If an input has another rank than 2, or a fixed number of rows; or several inputs are there,
-            and one is wider than a column.
-    """
+    """Raise ModelFormatError unless inputs (name, shape) are columns of any number of rows, or one wide input."""
     if not is_table(inputs):
         listed = ", ".join(f"'{name}' of shape [{', '.join(map(str, shape))}]" for name, shape in inputs)
         raise ModelFormatError(
@@ -302,11 +293,7 @@ def require_tables(inputs: Sequence[tuple[str, Sequence[Any]]]) -> None:
 
 
 def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
-    """Return columns of a table (rows, 1) in the types in which a graph reads them.
-
-    Raises:
-        DataError: If a column is missing or holds something else.
-    """
+    """Return columns of a table (rows, 1) in the types that a graph reads. Raises DataError if one does not fit."""
     rows = table if isinstance(table, ReadTable) else ReadTable(table)
     if rows.columns is None:
         raise DataError(f"Expected a table with the columns {', '.join(kinds)}. Got {type(table).__name__}.")
@@ -319,10 +306,9 @@ def columns_of(table: Any, kinds: Mapping[str, str]) -> dict[str, Array]:
 
 
 def faults_in(table: Any, kinds: Mapping[str, str]) -> list[Fault]:
-    """Return what is wrong with the numbers that a graph reads from a table with names, column by column.
+    """Return what is wrong with the numbers that a graph reads from a table, column by column.
 
-    Raises:
-        DataError: If a column is missing.
+    Raises DataError if a column is missing.
     """
     require_names(column_names(table) or [], list(kinds), _TRAINED_ON)
     read = (examined_numbers(name, table[name], NUMBERS[kind]) for name, kind in kinds.items() if kind != TEXT)
@@ -330,22 +316,17 @@ def faults_in(table: Any, kinds: Mapping[str, str]) -> list[Fault]:
 
 
 def session_of(data: bytes) -> Any:
-    """Return a session of onnxruntime that runs these bytes.
-
-    Raises:
-        ModelFormatError: If it cannot load them.
-        MissingDependencyError: If it is not installed.
-    """
+    """Return a session of onnxruntime that runs these bytes. Raises ModelFormatError if it cannot load them."""
     runtime = require("onnxruntime", "Predicting with an ONNX file")
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors are raised
+    options.log_severity_level = 3  # errors are raised anyway
     with runtime_errors():
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
 def runtime_errors() -> Iterator[None]:
-    """Say what failed in one line. The errors of onnxruntime have no class in common."""
+    """Turn onnxruntime's errors, which share no class, into a one-line ModelFormatError."""
     try:
         yield
     except Exception as error:

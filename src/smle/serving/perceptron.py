@@ -22,16 +22,16 @@ _FLOAT32 = np.dtype(np.float32)
 _ZERO = np.float32(0)
 
 
-_ROWS = 1024  # per pass through the layers of a network, so that its values stay in the cache
+_ROWS = 1024  # rows per pass through the layers, so that values stay in the cache
 
 
 class Perceptron:
     """The backbone of stored networks: (x - shift) / scale, ReLU layers, a linear layer.
 
     Attributes:
-        tensors: The weights `backbone.*` as they are stored. Nothing can be written into them.
+        tensors: The weights `backbone.*` as stored; read-only.
         widths: Of the inputs, the hidden layers and the answer.
-        further: Columns of the table that it reads behind the inputs of the rules; None: none.
+        further: Columns of the table that it reads after the inputs of the rules, or None.
     """
 
     kind = "network"
@@ -61,22 +61,22 @@ class Perceptron:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """What it reads by name beside the inputs of the rules; None: nothing."""
+        """Columns that it reads by name besides the inputs of the rules, or None."""
         return None if self.further is None else self.further.names
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What it reads as text beside the inputs of the rules."""
+        """Columns that it reads as text besides the inputs of the rules."""
         return () if self.further is None else tuple(self.further.texts)
 
     @property
     def inputs(self) -> int:
-        """How many of its inputs are the inputs of the rules."""
+        """How many of its inputs are inputs of the rules."""
         return self.widths[0] - (0 if self.further is None else self.further.width)
 
     @property
     def layers(self) -> list[tuple[Array, Array]]:
-        """Weight (out, in) and bias (out,) of each layer, behind `scaling`."""
+        """Weight (out, in) and bias (out,) of each layer, after `scaling`."""
         return [(weight.T, bias) for weight, bias in (*self._hidden, self._last)]
 
     @property
@@ -85,15 +85,15 @@ class Perceptron:
         return self._shift, self._scale
 
     def answers(self, table: Any, encoded: Array) -> Array:
-        """Return what it makes of encoded rows and further columns of their table, (rows, n) in float32."""
+        """Return its answers to encoded rows and the further columns of their table, (rows, n) in float32."""
         return self(self.features(table, encoded))
 
     def faults(self, table: Any) -> list[Fault]:
-        """Return what is wrong with further columns of a table, by row."""
+        """Return what is wrong with the further columns of a table, by row."""
         return [] if self.further is None else self.further.faults(table)
 
     def features(self, table: Any, encoded: Array) -> Array:
-        """Return what it reads: the inputs of the rules (rows, d), and further columns of their table behind them."""
+        """Return what it reads: the inputs of the rules (rows, d), then the further columns of their table."""
         return encoded if self.further is None else np.hstack([encoded, self.further.read(table)])
 
     def __call__(self, features: Array) -> Array:

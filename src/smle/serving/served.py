@@ -1,7 +1,7 @@
-"""What is served: a model in front as it is stored, and behind it the program of its certified head.
+"""What is served: a model in front as stored, and behind it the program of its certified head.
 
-There is one such path, for networks, estimators and functions, behind a head of rules and behind a box. Weights are the
-bytes that the checker has seen: nobody can write into them.
+This is the one path for networks, estimators and functions, with a head of rules or a box. Weights are the very bytes
+that the checker has seen, and read-only.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Array = npt.NDArray[Any]
 
 
 class Inside(NamedTuple):
-    """What happens inside of a box: its program, the inputs (n, d) and the embeddings (n, units)."""
+    """The inside of a box: its program, the inputs (n, d) and the embeddings (n, units)."""
 
     box: Box
     encoded: Array
     embedding: Array
 
     def cell(self) -> Array:
-        """Return which head serves each row (n,)."""
+        """Return the head that serves each row (n,)."""
         return self.box.cell_of(self.encoded)
 
     def clipped_share(self) -> Array:
@@ -54,13 +54,13 @@ class Inside(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Rows with what the model answered and what is served. Shapes: encoded (n, d), served (n, m).
+    """Rows with the model's answers and what is served. Shapes: encoded (n, d), served (n, m).
 
     * `spec`: the rules.
-    * `answers` (n, m): an embedding is no answer, and in front of a box they are what is served.
-    * `by` (n,): by what a row was served, see `smle.heads.contract.Outcome`.
-    * `inside`: of a box, which head serves each row, and the share of its units that are clipped; else None.
-    * `aside`: rows of the table that were set aside, and are none of these n; None: that was not asked for.
+    * `answers` (n, m): the model's own answers; in front of a box, which reads an embedding, what is served.
+    * `by` (n,): how a row was served, see `smle.heads.contract.Outcome`.
+    * `inside`: for a box, which head serves each row, and the share of its units that are clipped; else None.
+    * `aside`: rows of the table that were set aside, not counted in n; None if that was not requested.
     """
 
     spec: Specification
@@ -73,19 +73,19 @@ class Answered(NamedTuple):
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_]:
-        """Which answers are NaN, infinite or beyond 1e30."""
+        """A mask of the answers that are NaN, infinite or beyond 1e30."""
         return ~(np.abs(self.answers) <= WIDE)
 
     @property
     def moved(self) -> Array:
-        """By how much each answer was moved; NaN where it was replaced."""
+        """How far each answer was moved; NaN if it was replaced."""
         with np.errstate(all="ignore"):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self) -> dict[str, Any]:
         """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
 
-        `bound`: what a row's own answer breaks, rules by name and entries of tables such as `cap[art017]`.
+        `bound`: what a row's own answer breaks, as names of rules and of table entries such as `cap[art017]`.
         """
         spec, on = self.spec, self._active()
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
@@ -103,15 +103,15 @@ class Answered(NamedTuple):
         return facts if self.aside is None else self.aside.information(facts)
 
     def _active(self) -> npt.NDArray[np.bool_]:
-        """Return which rules are on, at the inputs clamped to the domain: (n, rules)."""
+        """Return a mask of the rules that apply at the inputs, clamped to the domain: (n, rules)."""
         return active_rules(self.spec, np.clip(self.encoded, *self.spec.ends(self.encoded.dtype)))
 
     def aligned(self, result: Any) -> Any:
-        """Return what was made of what is served, an answer for each row of the table."""
+        """Return results for the served rows in place among all rows of the table."""
         return result if self.aside is None else self.aside.aligned(result)
 
     def returned(self, result: Any, return_info: bool) -> Any:
-        """Return what `predict` does: answers, with information, or a warning of rows that were set aside."""
+        """Return what `predict` does: answers, with information, or a warning about rows set aside."""
         if self.aside is not None:
             if len(self.aside) and not return_info:
                 warnings.warn(self.aside.text(), stacklevel=3)
@@ -119,7 +119,7 @@ class Answered(NamedTuple):
         return (result, self.information()) if return_info else result
 
     def usage(self, edges: Edges, *, missing: dict[str, int]) -> Usage:
-        """Count which rules are on, what lies outside the domain, and what the head did."""
+        """Count which rules apply, what lies outside the domain, and what the head did."""
         spec, own = self.spec, self.inside
         cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
         seen = Observation(self._active(), in_domain(spec, self.encoded), cell, clipped)
@@ -131,23 +131,23 @@ class Answered(NamedTuple):
 
 
 class Served:
-    """A model in front and the head behind it, as they are stored. Neither can be exchanged.
+    """A model in front and the head behind it, as stored. Neither can be replaced.
 
     Args:
         front: The model in front.
         spec: The rules.
-        proof: Their certificate; None: there are no rules.
-        description: What model.json says.
+        proof: Their certificate, or None without rules.
+        description: The contents of model.json.
         verified: Whether the checker accepted the proof.
-        head: The program of the proof, where it was made before.
+        head: The program of the proof, if it was already made.
 
     Attributes:
-        description_: What model.json says.
+        description_: The contents of model.json.
         reader: Reads tables.
-        reads_answers: Whether the model in front answers for itself; False: it makes an embedding for a box.
+        reads_answers: Whether the model in front answers itself, rather than making an embedding for a box.
         served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
             nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
-            safe answer). Rows that any head did not serve are `set aside`.
+            safe answer). Rows that no head served are `set aside`.
     """
 
     def __init__(
@@ -173,19 +173,19 @@ class Served:
                 )
 
     def _prepare(self, head: HeadProgram | None) -> None:
-        """Make all that is not stored, but made of it."""
+        """Create everything that is derived rather than stored."""
         self.reader = Reader(self._spec)
         self._head = program_of(self._proof) if head is None and self._proof is not None else head
         self._width = len(self._spec.targets) if self._head is None else self._head.width
         self.reads_answers = self._head is None or self._head.reads_answers
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the prepared program; a copy prepares its own."""
+        """Leave out the compiled program; a copy compiles its own."""
         stored = ("_front", "_spec", "_proof", "_verified", "description_", "served_")
         return {name: value for name, value in self.__dict__.items() if name in stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a copy, or what was read from a file of pickle or skops, once the checker accepts it."""
+        """Restore a copy, or a pickle or skops file, once the checker accepts it."""
         if state["_spec"].rules and state["_proof"] is None:
             raise NotCertifiedError("The model has rules but no certificate.")
         if state["_proof"] is not None and state["_verified"]:
@@ -201,7 +201,7 @@ class Served:
 
     @property
     def head(self) -> HeadProgram | None:
-        """The program of the certified head; None: there are no rules."""
+        """The program of the certified head, or None without rules."""
         return self._head
 
     @property
@@ -221,7 +221,7 @@ class Served:
 
     @cached_property
     def cells(self) -> Cells:
-        """The regions of the rules and, of a box, its cells."""
+        """The regions of the rules and, for a box, its cells."""
         if self.proof is None or self.reads_answers:
             return regions_of(self.specification_)
         return cells_of(self.proof, self.specification_)
@@ -233,17 +233,14 @@ class Served:
     # --- using
 
     def settled(self, encoded: Array) -> Settled | None:
-        """Return which labels and options the rules settle at encoded inputs; None: there are no rules."""
+        """Return which labels and options the rules determine at encoded inputs, or None without rules."""
         return None if self._settled_by is None else self._settled_by(encoded)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
-        """Return the rows of a table that can be read, as a table of its kind, and what is wrong with the others.
+        """Return the readable rows, as a table of the same kind, and what is wrong with the others.
 
-        Rows outside the domain can be read. Of columns beside the inputs of the rules those that a stored model reads
-        as numbers are looked at.
-
-        Raises:
-            DataError: If columns are missing, or an array has another shape.
+        Rows outside the domain are readable. Besides the inputs of the rules, columns that a stored model reads as
+        numbers are checked. Raises DataError if columns are missing, or an array has another shape.
         """
         rows = self.reader.examine(X)
         own = self._front.faults(rows) if self._front.columns is not None and rows.columns is not None else []
@@ -253,13 +250,13 @@ class Served:
     def answer(
         self, X: Any, out_of_domain: str = "raise", *, bad_rows: str = "raise", count: bool = True, stacklevel: int = 3
     ) -> Answered:
-        """Return what the model answers to a table, and what is served.
+        """Return the model's answers to a table, and what is served.
 
         Args:
-            X: The table, or rows that were read.
+            X: The table, or rows already read.
             out_of_domain: `raise`, `warn` or `clip`.
-            bad_rows: `raise`, or `set aside`: rows that cannot be read are left out, with a reason each (`aside`).
-            count: Count the rows in `served_`, and warn where the model's answers or rules call for it.
+            bad_rows: `raise`, or `set aside`: unreadable rows are left out, with a reason each (`aside`).
+            count: Count the rows in `served_`, and warn if answers were replaced or rules leave too little room.
             stacklevel: Of warnings.
         """
         aside = None
@@ -279,11 +276,11 @@ class Served:
         return found
 
     def _served(self, rows: ReadTable) -> Answered:
-        """Ask the model, and serve through the head."""
+        """Ask the model, and serve its answers through the head."""
         encoded, spec, by_name = rows.encoded, self._spec, self._front.columns is not None
 
         def ask(x: Array) -> Array:
-            if not len(x):  # many models cannot be asked about nothing
+            if not len(x):  # many models fail on zero rows
                 return np.zeros((0, self._width), dtype=np.float32)
             at = rows if x is encoded else self.reader.moved(rows, x)
             table = at.table if not by_name else at if at.columns is not None else frame_of(at.table, spec)
@@ -298,7 +295,7 @@ class Served:
         return Answered(spec, encoded, given if self.reads_answers else served, served, by, inside)
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
-        """Add how rows were served to the totals; warn of answers that were replaced, and of too many safe ones."""
+        """Add how rows were served to the totals; warn about replaced answers, and about too many safe ones."""
         totals = self.served_
         if not found.by.any() and (found.answers == found.served).all() and self._head is not None:
             totals["kept"] += len(found.by)
@@ -325,9 +322,9 @@ class Served:
             )
 
     def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
-        """Count over the rows of a table which rules are on, what lies outside, and what the head does.
+        """Count over the rows of a table which rules apply, what lies outside, and what the head does.
 
-        By default in bins of about equal numbers of these rows. `bad_rows` as in `answer`.
+        By default in bins with about equally many of these rows. `bad_rows` as in `answer`.
         """
         aside = None
         if bad_rows != "raise":
@@ -341,18 +338,14 @@ class Served:
     # --- storing
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Take over what model.json is to say, and bind the certificate to it."""
+        """Set the contents of model.json, and bind the certificate to them."""
         self.description_ = description
         if self._proof is not None:
             files = ModelRecord({}, description, self._spec.to_yaml(), None, self._front.onnx).bound_files()
             self._proof = rebind(self._proof, files, backbone=self._front.tensors or None)
 
     def record(self) -> ModelRecord:
-        """Return the model as plain data.
-
-        Raises:
-            NotCertifiedError: If the model has rules but was loaded without verification.
-        """
+        """Return the model as plain data. Raises NotCertifiedError if it was loaded without verification."""
         if not self._verified:
             raise NotCertifiedError("This model was loaded without verification. Load it with verify=True to save it.")
         weights = arrays_of(self.front.tensors if self.proof is None else self.proof.tensors)
@@ -360,7 +353,7 @@ class Served:
 
     @classmethod
     def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> Served:
-        """Rebuild a model from what is stored; the certificate is checked unless `verify=False` is asked for.
+        """Rebuild a model from its record; the certificate is checked unless `verify=False`.
 
         Raises:
             CertificateError: If it does not fit the files.

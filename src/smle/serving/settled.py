@@ -1,6 +1,7 @@
-"""What the rules that are on at an input settle by themselves: options that cannot win, labels that are on or off.
+"""What the rules that apply at an input determine alone: options that cannot win, labels that are on or off.
 
-Probabilities say so: such an option has 0, such a label 1 or 0. Which rules are on is what the program's own gate says.
+Probabilities reflect this: such an option has 0, such a label 1 or 0. Which rules apply is decided by the program's own
+gate.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _ROWS = 4096  # rows whose clauses are compared at once
 
 
 class Settled(NamedTuple):
-    """Which outputs (n, m) the rules settle: labels that are on, and labels that are off or options that cannot win."""
+    """Outputs (n, m) that the rules determine: labels that are on; labels that are off, or options that cannot win."""
 
     on: Mask
     off: Mask
 
 
 class SettledBy:
-    """From encoded inputs (n, d) to what the rules of a certified head settle there.
+    """Maps encoded inputs (n, d) to what the rules of a certified head determine there.
 
-    * An option cannot win where a requirement of a rule that is on has no answer in which it does.
-    * A label is settled where a rule that is on asks for it alone, or where it follows from such labels, one
-      requirement after the other. Exclusions and other relations between labels that are open settle nothing.
+    * An option cannot win if a requirement of an active rule has no answer in which it does.
+    * A label is determined if an active rule requires it alone, or if it follows from such labels, one requirement
+      after the other. Exclusions and other relations between open labels determine nothing.
     """
 
     def __init__(self, spec: Specification, certificate: Certificate, program: HeadProgram) -> None:
@@ -49,7 +50,7 @@ class SettledBy:
         self._labels = _LabelClauses(spec)
 
     def __call__(self, X: Array) -> Settled:
-        """Return what is settled at encoded inputs, clamped to the domain."""
+        """Return what is determined at encoded inputs, clamped to the domain."""
         n, m = len(X), len(self._spec.targets)
         found = Settled(np.zeros((n, m), dtype=bool), np.zeros((n, m), dtype=bool))
         if not n or not (self._options or self._labels.any_single):
@@ -62,7 +63,7 @@ class SettledBy:
             rows = np.flatnonzero(rules[:, rule])
             for start in range(0, len(rows), _ROWS):
                 part = rows[start : start + _ROWS]
-                # Where the option wins, the left side of each literal is at least 0: what fails at 0 fails there.
+                # If the option wins, the left side of each literal is at least 0, so what fails at 0 fails.
                 failed = part[~clause_holds(clause, X[part], zero[: len(part)])]
                 found.off[np.ix_(failed, columns)] = True
         if self._labels.any_single:
@@ -73,7 +74,7 @@ class SettledBy:
         return found
 
     def _rules_on(self, X: Array) -> Mask:
-        """Return which rules the gate says are on (n, rules); of regions without a bit what the rules say."""
+        """Return a mask of the active rules (n, rules): by the gate, or by the rule for regions without a bit."""
         rules = np.zeros((len(X), len(self._bits)), dtype=bool)
         bits = self._program.bits_of(X)
         for i, places in enumerate(self._bits):
@@ -84,7 +85,7 @@ class SettledBy:
 
 
 def _forbidding(spec: Specification) -> list[tuple[int, Clause, Numbers]]:
-    """Return the clauses that can forbid options: rule, clause, the columns of these options."""
+    """Return the clauses that can forbid options: (rule, clause, the columns of these options)."""
     found = []
     for output, place in spec.output_slices:
         if not isinstance(output, Choice):
@@ -111,7 +112,7 @@ def _is_lead(form: Any, column: int, place: slice, sign: int) -> bool:
 
 
 class _LabelClauses:
-    """Clauses over labels, as arrays: `label`, `wanted` (1 on, -1 off) and `start` of clauses; pairs that exclude."""
+    """Clauses over labels as arrays: `label`, `wanted` (1 on, -1 off) and `start` of clauses; and excluded pairs."""
 
     def __init__(self, spec: Specification) -> None:
         labels = label_columns(spec)
@@ -137,7 +138,7 @@ class _LabelClauses:
         self.pairs = [(r, own) for r, own in pairs if len(own)]
 
     def settled(self, rules: Mask) -> npt.NDArray[np.int8]:
-        """Return which labels follow where these rules are on: 1 on, -1 off, 0 open. Shape (m,)."""
+        """Return which labels follow if these rules apply: 1 on, -1 off, 0 open. Shape (m,)."""
         state = np.zeros(self.m, dtype=np.int8)
         binds = rules[self.rules]
         while True:

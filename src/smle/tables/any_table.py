@@ -1,6 +1,6 @@
-"""Whatever holds rows, as a table: pandas, polars, Arrow, lazy frames, a dict of columns, a list of dicts, an array.
+"""Anything that holds rows as a table: pandas, polars, Arrow, lazy frames, dicts of columns, lists of dicts, arrays.
 
-pandas and polars are asked directly. Through narwhals one row took 57 us and each column 38 us more, where pandas alone
+pandas and polars are read directly. Through narwhals, one row took 57 us and each column 38 us more, where pandas alone
 takes 12 us a column; narwhals reads all the others.
 """
 
@@ -33,7 +33,7 @@ _KNOWN = ("pandas", "polars", "numpy", "builtins")
 
 
 def as_table(rows: Any) -> Any:
-    """Return rows as a pandas or polars table where their columns have names, and anything else as it is.
+    """Return rows as a pandas or polars table if their columns have names, and anything else unchanged.
 
     A dict of columns and a list of dicts become pandas tables; a dict that lacks a key has a missing value there. So do
     tables of Arrow and of libraries that narwhals knows; lazy ones are collected.
@@ -74,12 +74,12 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
     for name, values in columns.items():
         listed = isinstance(values, list | tuple)
         kinds = set(map(type, values)) if listed else set()
-        # Whole numbers that are large, or beside gaps or fractions, would be rounded; truth values become numbers.
+        # pandas would round integers that are large, or next to gaps or fractions, and turn booleans into numbers.
         plain = not listed or (len(kinds) == 1 and kinds <= {float, bool, str}) or _fit(values, kinds)
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
-    except OverflowError:  # by some versions of pandas; others leave it to those who read the numbers
+    except OverflowError:  # raised by some versions of pandas only
         raise DataError(
             "Expected numbers that floats hold. Got a whole number that is too large for a float."
         ) from None
@@ -91,7 +91,7 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
 
 
 def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
-    """Return whether all values are whole numbers that pandas takes for such."""
+    """Return whether all values are integers that pandas stores as such."""
     return kinds == {int} and all(-(2**63) <= value < 2**63 for value in values)
 
 
@@ -107,9 +107,9 @@ def column_of(table: Any, name: str) -> Any:
 
 
 def raw_values(column: Any) -> npt.NDArray[Any]:
-    """Return values as an array: as they are, where numpy would make floats of large whole numbers.
+    """Return values as an array, as objects if NumPy would turn large integers into floats.
 
-    It does so for lists that also hold fractions, and for columns of whole numbers in which some are missing.
+    It does so for lists that also hold fractions, and for integer columns with missing values.
     """
     kind = getattr(column, "dtype", None)
     if isinstance(column, np.ndarray):
@@ -122,9 +122,9 @@ def raw_values(column: Any) -> npt.NDArray[Any]:
 
 
 def rows_at(table: Any, places: npt.NDArray[np.intp]) -> Any:
-    """Return some rows of a table of `as_table`, by their numbers from 0 on.
+    """Return some rows of a table of `as_table`, by number from 0.
 
-    Columns of pandas that held anything get the type that the rows have alone.
+    Object columns of pandas get the type of the remaining rows.
     """
     if hasattr(table, "iloc"):
         return table.iloc[places].infer_objects()
@@ -140,12 +140,12 @@ def require_distinct(names: list[str], *, where: str = "The table") -> None:
 
 
 def require_columns(table: Any, wanted: list[str], what: str = "the inputs and outputs of the rules") -> None:
-    """Raise DataError if a table lacks columns, or has several of one name; `what` says whose columns they are."""
+    """Raise DataError if a table lacks columns, or repeats one; `what` says whose columns they are."""
     require_names(column_names(table) or [], wanted, what)
 
 
 def require_names(names: list[str], wanted: list[str], what: str) -> None:
-    """Raise DataError if columns are not among names, or several times; `what` says whose columns they are."""
+    """Raise DataError if wanted names are missing or repeated; `what` says whose columns they are."""
     if len(set(names)) == len(names) and set(names).issuperset(wanted):
         return
     require_distinct([name for name in names if name in wanted])
@@ -169,5 +169,5 @@ def require_names(names: list[str], wanted: list[str], what: str) -> None:
 
 
 def normal(name: str) -> str:
-    """Return a name in the Unicode form in which names are compared."""
+    """Return a name in the Unicode form used for comparisons."""
     return unicodedata.normalize("NFC", name)

@@ -1,4 +1,4 @@
-"""Bad rows: what cannot be read is set aside with a reason each, and the others are answered as if they came alone."""
+"""Sets rows that cannot be read aside, with a reason, and answers the others as if they came alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ASIDE", "BAD_ROWS", "SetAside", "require_bad_rows"]
 Array = npt.NDArray[Any]
 ASIDE = "set aside"
 BAD_ROWS = ("raise", ASIDE)
-"""What may be done about rows that cannot be read."""
+"""What to do about rows that cannot be read."""
 _LISTED = 3  # reasons in a warning
 
 
@@ -36,7 +36,7 @@ class SetAside:
 
     Attributes:
         rows: How many rows the table has.
-        reasons: What is wrong with each of those set aside, by its number from 0 on.
+        reasons: What is wrong with each row set aside, by its number from 0.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class SetAside:
 
     @classmethod
     def of(cls, rows: ReadTable, faults: Iterable[Fault]) -> SetAside:
-        """Collect what is wrong with rows; a value is named once."""
+        """Collect what is wrong with rows, naming each value once."""
         found: dict[int, dict[str, str]] = {}
         for fault in faults:
             for row, reason in zip(fault.rows.tolist(), fault.reasons(), strict=True):
@@ -56,7 +56,7 @@ class SetAside:
 
     @property
     def kept(self) -> npt.NDArray[np.intp]:
-        """The numbers of the other rows, from 0 on."""
+        """The numbers of the other rows, from 0."""
         return np.delete(np.arange(self.rows), list(self.reasons))
 
     def others(self, rows: ReadTable) -> Any:
@@ -64,9 +64,9 @@ class SetAside:
         return rows_at(rows.table, self.kept)
 
     def aligned(self, values: Any) -> Any:
-        """Return answers to the other rows (k, ...) at their places among all (n, ...).
+        """Return answers to the other rows (k, ...) in place among all (n, ...).
 
-        Between them stands NaN where answers are floats, else None: no label and no option is made up.
+        Rows set aside get NaN if answers are floats, else None: no label and no option is made up.
         """
         if hasattr(values, "columns"):
             import pandas as pd
@@ -76,7 +76,7 @@ class SetAside:
         return self._filled(values, np.nan) if values.dtype.kind == "f" else self._filled(values.astype(object), None)
 
     def information(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return what is known about the other rows at their places, and `set_aside`: the reasons."""
+        """Return the facts about the other rows in place, and `set_aside`, the reasons."""
         empty = {"in_domain": False, "served": ASIDE, "replaced": False}
         result: dict[str, Any] = {}
         for name, values in facts.items():
@@ -94,7 +94,7 @@ class SetAside:
         return result
 
     def text(self, more_by: str = "return_info=True") -> str:
-        """Return how many rows were set aside, and why the first of them were; rows count from 1 on."""
+        """Say how many rows were set aside, and why the first ones were, counting rows from 1."""
         first = [f"row {row + 1}: {reason}" for row, reason in list(self.reasons.items())[:_LISTED]]
         more = ", ..." if len(self) > _LISTED else ""
         were = "row was" if len(self) == 1 else "rows were"

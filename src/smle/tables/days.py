@@ -1,4 +1,4 @@
-"""Columns of dates to days from 1970-01-01. Times of day and time zones are refused: rules are about days."""
+"""Columns of dates as days since 1970-01-01. Times of day and time zones are refused, since rules are about days."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_days(name: str, column: Any) -> tuple[Array, list[Fault]]:
 
     Dates are datetimes at midnight, date objects, or texts such as 2020-01-31. Numbers stay as they are.
     """
-    zone = getattr(getattr(column, "dtype", None), "time_zone", None)  # polars; its values would come in UTC
+    zone = getattr(getattr(column, "dtype", None), "time_zone", None)  # polars would convert values to UTC
     values = raw_values(column)
     every = np.arange(len(values))
     if zone is not None:
@@ -54,11 +54,7 @@ def read_days(name: str, column: Any) -> tuple[Array, list[Fault]]:
 
 
 def days_of(name: str, column: Any) -> Array:
-    """Return a column of dates as days (rows,), NaN where a value is missing.
-
-    Raises:
-        DataError: If a value is no date, or has a time of day or a time zone.
-    """
+    """Return a column of dates as days (rows,), NaN where missing. Raises DataError for anything but dates."""
     days, faults = read_days(name, column)
     if faults:
         raise DataError(faults[0].message)
@@ -68,7 +64,7 @@ def days_of(name: str, column: Any) -> Array:
 def _day(name: str, value: Any, known: dict[Any, float]) -> float:
     if is_missing(value):
         return np.nan
-    if isinstance(value, str) and value in known:  # dates repeat, and texts take time to read
+    if isinstance(value, str) and value in known:  # dates repeat, and parsing takes time
         return known[value]
     if isinstance(value, datetime):
         if value.tzinfo is not None:
@@ -108,12 +104,9 @@ def _timed(name: str, value: str) -> str:
 
 
 def with_days(spec: Specification, table: Any, names: Sequence[str] | None) -> Any:
-    """Return a table whose dates are numbers of days, for models that read numbers; others as they are.
+    """Return a table with its dates as numbers of days, for models that read numbers.
 
-    Args:
-        spec: The rules, which say what is a date.
-        table: A pandas or polars table, or an array.
-        names: Its column names as text; None for an array, which is returned as it is.
+    `names` are the column names as text, or None for an array, which is returned unchanged.
     """
     dated = [item.name for item in spec.inputs if isinstance(item, NumericInput) and item.dates]
     if not dated or names is None:

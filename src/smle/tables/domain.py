@@ -1,4 +1,4 @@
-"""The domain of the rules: which rows lie inside, and what is done about the others."""
+"""The domain of the rules: which rows lie inside, and what to do about the others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["POLICIES", "apply_domain_policy", "in_domain", "require_in_domain"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 POLICIES = ("raise", "warn", "clip")
-"""What may be done about rows outside the domain."""
+"""What to do about rows outside the domain."""
 _LISTED = 5  # row numbers in a warning
 _REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp them."
 
 
 def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
-    """Return which entries of encoded inputs lie in the domain, as their float format reads it: (rows, d)."""
+    """Return a mask of the entries of encoded inputs that lie in the domain, in their own float format: (rows, d)."""
     lower, upper = spec.ends(X.dtype)
     return (lower <= X) & (upper >= X)
 
@@ -36,7 +36,7 @@ def require_in_domain(
 ) -> None:
     """Raise DataError with counts per column if rows lie outside the domain.
 
-    `numbers` (rows,) are the numbers of the rows in their table, from 0 on, if it has others.
+    `numbers` (rows,) are the row numbers in the table, from 0, if they differ.
     """
     inside = in_domain(spec, X)
     if inside.all():
@@ -65,12 +65,7 @@ def apply_domain_policy(
     numbers: npt.NDArray[np.intp] | None = None,
     stacklevel: int = 4,
 ) -> None:
-    """Raise or warn about rows outside the domain, as the policy asks; `numbers` as in `require_in_domain`.
-
-    Raises:
-        DataError: If rows lie outside and the policy is `raise`.
-        ValueError: If the policy is unknown.
-    """
+    """Raise DataError or warn about rows outside the domain, as the policy says; `numbers` as above."""
     if policy not in POLICIES:
         raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
     if not spec.rules:

@@ -1,7 +1,7 @@
-"""Tables as models of other libraries see them: all columns, strings and missing values included.
+"""Tables as models of other libraries see them: all columns, text and missing values included.
 
-A stored model reads numbers as float32. The model is therefore fitted to numbers that were rounded to float32, so that
-what is stored decides as it does on the same side of every threshold.
+A stored model reads numbers as float32. The model is therefore fitted to numbers rounded to float32, so that its stored
+form falls on the same side of every threshold.
 """
 
 from __future__ import annotations
@@ -23,20 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSING", "as_numbers", "as_texts", "examined_numbers", "frame_of", "is_text"]
 
-MISSING = "nan"  # how a missing text is handed to a stored model, which knows text only
+MISSING = "nan"  # a missing text, for a stored model, which only knows text
 
 
 def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
     """Return a pandas table with all columns: numbers as float32 holds them, dates as days, missing texts as NaN.
 
-    Args:
-        table: A table, or an array of the inputs of the rules.
-        spec: The rules: which columns an array has, which ones are dates, and which ones are outputs. Those are left
-            out, for a model must not learn from them.
-
-    Raises:
-        DataError: If two columns have one name, an array has another number of columns, or a column holds neither
-            numbers nor text.
+    The rules say which columns an array has, which are dates, and which are outputs; outputs are left out, since no
+    model may learn from them. Raises DataError if names repeat, an array has another number of columns, or a column
+    holds neither numbers nor text.
     """
     import pandas as pd
 
@@ -63,7 +58,7 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
 
 
 def is_text(series: pd.Series[Any]) -> bool:
-    """Return whether a column of `frame_of` holds text, categories that are text included."""
+    """Return whether a column of `frame_of` holds text, including categories that are text."""
     import pandas as pd
 
     kind = series.dtype
@@ -73,11 +68,7 @@ def is_text(series: pd.Series[Any]) -> bool:
 
 
 def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
-    """Return a column as numbers of a format for a stored model; missing ones are NaN.
-
-    Raises:
-        DataError: If it holds something else.
-    """
+    """Return a column as numbers for a stored model, NaN where missing. Raises DataError for anything else."""
     numbers, faults = examined_numbers(name, values, kind)
     if faults:
         raise DataError(faults[0].message)
@@ -88,7 +79,7 @@ def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
 def examined_numbers(
     name: str, values: Any, kind: Any, *, finite: bool = False
 ) -> tuple[npt.NDArray[Any], list[Fault]]:
-    """Return a column as numbers for a model, and what is wrong with it; with `finite` infinities are, too."""
+    """Return a column as numbers for a model, and what is wrong with it; with `finite`, infinities are wrong, too."""
     numbers, faults = read_numbers(name, raw_values(values), truth=True, exact=False, noun="Column")
     faults = [
         replace(fault, message=fault.message.replace("expected numbers.", "expected numbers, as in training.", 1))
@@ -110,7 +101,7 @@ def examined_numbers(
 
 
 def as_texts(values: Any) -> npt.NDArray[Any]:
-    """Return a column as text for a stored model; a missing value is `MISSING`, a whole float that of the integer."""
+    """Return a column as text for a stored model: `MISSING` for a missing value, and whole floats as integers."""
     return np.array([_text(v) for v in raw_values(values).tolist()], dtype=object)
 
 
@@ -121,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column in one of few forms: whole numbers, floats, categories, text."""
+    """Return a column in one of few forms: integers, floats, categories, text."""
     import pandas as pd
 
     kind = series.dtype
@@ -155,7 +146,7 @@ def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _rounded(name: str, series: pd.Series[Any], numbers: npt.NDArray[np.float64]) -> pd.Series[Any]:
-    """Return numbers as float32 holds them, in their own type where that changes nothing."""
+    """Round numbers to float32, keeping their type if that changes nothing."""
     import pandas as pd
 
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu" and (np.abs(numbers) <= WHOLE_FLOAT32).all():

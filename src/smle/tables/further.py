@@ -1,4 +1,4 @@
-"""Columns of a table as numbers for a network: numbers with stand-ins, text as a column of 0 and 1 for each value."""
+"""Columns of a table as numbers for a network: numbers with stand-ins for missing ones, text one-hot encoded."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from smle.tables.values import Fault
 __all__ = ["FurtherColumns"]
 
 Array = npt.NDArray[np.float64]
-_CATEGORIES = 100  # of a text column; one with more is likely a name or a number of each row
+_CATEGORIES = 100  # most values of a text column; one with more is likely an identifier
 
 
 @dataclass(frozen=True)
 class FurtherColumns:
-    """Columns that a network reads beside the inputs of the rules, in the order in which it reads them.
+    """Columns that a network reads besides the inputs of the rules, in the order in which it reads them.
 
-    * `numbers`: by name what stands in for a missing value: the mean of the others.
-    * `flagged`: those of them that have a column more, 1 where the value is missing: some were in training.
-    * `texts`: by name the values that have a column. Others, unseen or rare, are zeros in all of them.
+    * `numbers`: by name, what replaces a missing value: the mean of the others.
+    * `flagged`: those with a further column that is 1 where the value is missing, because some were in training.
+    * `texts`: by name, the values that have a column. Other values, unseen or rare, are zeros in all of them.
     """
 
     numbers: Mapping[str, float]
@@ -36,12 +36,10 @@ class FurtherColumns:
 
     @classmethod
     def of(cls, table: Any, spec: Specification | None = None, *, without: Collection[str] = ()) -> FurtherColumns:
-        """Return the columns of a table, but for outputs of the rules and those that are named.
+        """Return the columns of a table, except outputs of the rules and those in `without`.
 
-        Text columns with more than 100 values, and columns without a value, are left out.
-
-        Raises:
-            DataError: If a column holds neither numbers nor text, or infinities.
+        Text columns with more than 100 values, and columns without a value, are left out. Raises DataError if a column
+        holds neither numbers nor text, or infinities.
         """
         frame = frame_of(table, spec)
         numbers, flagged, texts = {}, [], {}
@@ -71,10 +69,9 @@ class FurtherColumns:
         return len(self.numbers) + len(self.flagged) + sum(map(len, self.texts.values()))
 
     def read(self, table: Any) -> Array:
-        """Return the columns of a table with names as numbers (rows, width).
+        """Return the columns of a table as numbers (rows, width).
 
-        Raises:
-            DataError: If a column is missing or holds something else than in training.
+        Raises DataError if a column differs from training.
         """
         self._require(table)
         parts: list[npt.NDArray[Any]] = []
@@ -91,11 +88,7 @@ class FurtherColumns:
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
     def faults(self, table: Any) -> list[Fault]:
-        """Return what is wrong with rows of a table with names, column by column.
-
-        Raises:
-            DataError: If a column is missing.
-        """
+        """Return what is wrong with rows of a table, column by column. Raises DataError if a column is missing."""
         self._require(table)
         read = (examined_numbers(name, column_of(table, name), np.float64, finite=True) for name in self.numbers)
         return [fault for _, faults in read for fault in faults]
@@ -106,7 +99,7 @@ class FurtherColumns:
         require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as model.json has them, in lists: it sorts the names of objects."""
+        """Return the entry of model.json, in lists, since it sorts the names of objects."""
         return {
             "numbers": [[name, usual] for name, usual in self.numbers.items()],
             "flagged": list(self.flagged),
@@ -115,11 +108,7 @@ class FurtherColumns:
 
     @classmethod
     def from_json(cls, value: Any) -> FurtherColumns:
-        """Return what `to_json` returned.
-
-        Raises:
-            ModelFormatError: If it is something else.
-        """
+        """Read the result of `to_json`. Raises ModelFormatError if it is malformed."""
         try:
             numbers, flagged, texts = (value[name] for name in ("numbers", "flagged", "texts"))
             found = cls(
@@ -135,7 +124,7 @@ class FurtherColumns:
 
 
 def _finite(name: str, values: Any) -> Array:
-    """Return a column as numbers; missing ones are NaN."""
+    """Return a column as numbers, NaN where missing."""
     numbers, faults = examined_numbers(name, values, np.float64, finite=True)
     if faults:
         raise DataError(faults[0].message)

@@ -1,6 +1,6 @@
-"""Whatever a model answers as output columns: numbers, logits of labels, scores of options.
+"""A model's answers as output columns: numbers, logits of labels, scores of options.
 
-Decisions (labels as 0 or 1, options by name) are taken, too. Rules that compare raw scores cannot be judged then.
+Decisions (labels as 0 or 1, options by name) are accepted, too; then rules that compare raw scores cannot be judged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,8 @@ Doubles = npt.NDArray[np.float64]
 def outputs_of(spec: Specification, found: Any, rows: int) -> Doubles:
     """Return answers as columns (rows, m) in the order of `spec.targets`.
 
-    Args:
-        spec: The rules.
-        found: A table with a column per output, or an array: a column per target, or per output with decisions.
-        rows: How many rows were asked.
-
-    Raises:
-        DataError: If the answers have another shape, or a rule needs scores and there are decisions only.
+    `found` is a table with a column per output, or an array with a column per target, or per output with decisions.
+    Raises DataError if the shape differs, or a rule needs scores and there are only decisions.
     """
     names = column_names(found)
     wanted = [item.name for item in spec.outputs]
@@ -67,7 +62,7 @@ def _joined(spec: Specification, parts: list[npt.NDArray[Any]], rows: int) -> Do
 
 
 def _require_decisions(spec: Specification, output: Label | Choice) -> None:
-    """Raise DataError if a rule asks more of an output than what is decided."""
+    """Raise DataError if a rule needs more of an output than the decision."""
     own = {i for i, name in enumerate(spec.targets) if name in output.columns}
     for rule in spec.rules:
         for literal in (a for clause in rule.requirement.clauses for a in clause.literals):

@@ -1,4 +1,4 @@
-"""Tables to numbers, as the rules read them: a `Reader` is made once per model and reads every column once."""
+"""Tables to numbers, as the rules read them. A `Reader` is made once per model and reads every column once."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Mask = npt.NDArray[np.bool_]
 _FORMATS = {np.float32: BINARY32, np.float64: BINARY64}
 
 _SHOWN = 8  # categories in a message
-_SNAPPED = 1e-6  # of a step: what a computed multiple may be off, as in 0.1 + 0.2
+_SNAPPED = 1e-6  # of a step: tolerance for a computed multiple, such as 0.1 + 0.2
 
 
 class ReadTable:
     """Rows of a table. `rows[name]` is a column of raw values (n,); dates are days.
 
     Attributes:
-        table: The table, of pandas or polars where its columns have names.
-        columns: Their names; None: an array of the inputs.
-        encoded: The inputs of the rules (n, d), in the order of `spec.columns`; missing values have their stand-ins.
-        is_encoded, is_examined: Whether there is `encoded`; whether it was read from the table itself.
-        missing: In which rows an input is missing (n,), by name; inputs that are never missing are left out.
-        faults: What is wrong with rows, column by column; nothing after `Reader.read`.
+        table: The table, as pandas or polars if its columns have names.
+        columns: Their names, or None for an array of the inputs.
+        encoded: The inputs of the rules (n, d), in the order of `spec.columns`, with stand-ins for missing values.
+        is_encoded, is_examined: Whether `encoded` exists; whether it was read from the table itself.
+        missing: The rows in which an input is missing (n,), by name; inputs that are never missing are left out.
+        faults: What is wrong with rows, column by column; empty after `Reader.read`.
         known: Columns that were read, by name.
     """
 
@@ -67,15 +67,11 @@ class ReadTable:
         return self._raw[name]
 
     def column(self, name: str) -> Any:
-        """Return a column as the table has it."""
+        """Return a column as it is in the table."""
         return self.table[self._labels[name]]
 
     def numbers(self, name: str, kind: Any) -> Array:
-        """Return a column as numbers of a format for a model; missing ones are NaN.
-
-        Raises:
-            DataError: If it holds something else.
-        """
+        """Return a column as numbers for a model, NaN where missing. Raises DataError for anything else."""
         known = self.known.get(name)
         if known is None or known.part.ndim != 1 or known.faults or np.dtype(kind).kind != "f":
             return as_numbers(name, self[name], kind)
@@ -83,7 +79,7 @@ class ReadTable:
             return known.part.astype(kind)
 
     def wrong(self) -> dict[int, list[str]]:
-        """Return the rows that cannot be served, by number from 0 on, each with what is wrong with it, in words."""
+        """Return the rows that cannot be served, by number from 0, with what is wrong with each, in words."""
         found: dict[int, list[str]] = {}
         for fault in self.faults:
             for row, reason in zip(fault.rows.tolist(), fault.reasons(), strict=True):
@@ -95,7 +91,7 @@ class Reader:
     """Reads tables as one set of rules asks.
 
     A table with names is matched by name (further columns are ignored); an array by position. float32 stays float32,
-    beside whole numbers that it can hold and categories; everything else becomes float64.
+    next to integers it can hold and categories; everything else becomes float64.
     """
 
     def __init__(self, spec: Specification) -> None:
@@ -109,7 +105,7 @@ class Reader:
         ]
 
     def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
-        """Return a table of which nothing was read yet but `encoded` inputs, or one that was opened before."""
+        """Open a table without reading anything; `encoded` inputs may be given. An open table is returned as it is."""
         rows = table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
         if encoded is not None:
             rows.encoded, rows.is_encoded = encoded, True
@@ -134,11 +130,10 @@ class Reader:
         return self.opened(ReadTable(pd.DataFrame(columns)), encoded)
 
     def read(self, table: Any) -> ReadTable:
-        """Return the rows of a table.
+        """Read the rows of a table.
 
-        Raises:
-            DataError: If columns are missing, values are not numbers, categories are unknown or values are missing, or
-                if a whole number would be rounded.
+        Raises DataError if columns or values are missing, values are not numbers, categories are unknown, or an integer
+        would be rounded.
         """
         if isinstance(table, ReadTable) and table.is_encoded:
             return table
@@ -148,14 +143,13 @@ class Reader:
         return rows
 
     def examine(self, table: Any) -> ReadTable:
-        """Return the rows of a table with what is wrong with them; what is wrong is NaN in `encoded`.
+        """Read the rows of a table with what is wrong with them, which is NaN in `encoded`.
 
-        Raises:
-            DataError: If columns are missing, or an array has another shape.
+        Raises DataError if columns are missing, or an array has another shape.
         """
         rows = self.opened(table)
         read = [reader.read(column) for reader, column in zip(self._readers, self._columns(rows), strict=True)]
-        if rows.columns is not None:  # nobody reads them again
+        if rows.columns is not None:  # not needed for an array
             rows.known = dict(zip(self._names, read, strict=True))
         self._put_together(rows, read)
         return rows
@@ -166,14 +160,14 @@ class Reader:
         return bool(((rows.encoded >= lower) & (rows.encoded <= upper)).all())
 
     def missing_counts(self, table: Any) -> dict[str, int]:
-        """Return in how many rows each input that has a stand-in is missing."""
+        """Count the rows in which each input with a stand-in is missing."""
         filled = [item.name for item in self.spec.inputs if item.missing is not None]
         if not filled:
             return {}
         given = table.table if isinstance(table, ReadTable) else table
         wide = len(self.spec.columns) > len(self._names) or bool(self.spec.one_hot)
         encoded = wide and getattr(given, "shape", (0,))[1:] == (len(self.spec.columns),)
-        if encoded and column_names(given) is None:  # encoded rows have their stand-ins
+        if encoded and column_names(given) is None:  # encoded rows already have stand-ins
             flags = self.spec.flag_columns
             return {
                 name: int(np.sum(np.asarray(given)[:, flags[name]] == 1)) if name in flags else 0 for name in filled
@@ -182,10 +176,9 @@ class Reader:
         return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
 
     def read_encoded(self, array: Any) -> FloatArray:
-        """Return an array that holds the inputs as networks take them, (..., d) in the order of `spec.columns`.
+        """Read an array of inputs as networks take them, (..., d) in the order of `spec.columns`.
 
-        Raises:
-            DataError: As `read`, or if it has other columns, or categories are not one 1 among zeros.
+        Raises DataError as `read`, or if it has other columns, or categories are not one-hot.
         """
         rows = self.examine_encoded(array)
         if rows.faults:
@@ -193,11 +186,7 @@ class Reader:
         return rows.encoded.reshape(rows.table.shape)
 
     def examine_encoded(self, array: Any) -> ReadTable:
-        """Return the rows of such an array, one after the other, with what is wrong with them.
-
-        Raises:
-            DataError: If it has other columns.
-        """
+        """Like `read_encoded`, but return flattened rows with what is wrong. Raises DataError for other columns."""
         width = len(self.spec.columns)
         try:
             values = raw_values(array)
@@ -214,12 +203,12 @@ class Reader:
         return rows
 
     def _take_flags(self, rows: ReadTable, given: Array) -> Iterator[Fault]:
-        """Take over the columns that say what is missing; where they say so the stand-in must be there."""
+        """Take the columns that flag missing values; where a flag is set, the input must have its stand-in."""
         for item, place, flag in self.spec.flagged:
             name = self.spec.columns[flag]
             numbers, faults = read_numbers(name, given[:, flag], truth=True)
             yield from faults
-            if item.name in rows.missing:  # a missing value of the input itself counts, too
+            if item.name in rows.missing:  # a missing value of the input itself also counts
                 numbers = np.where(rows.missing[item.name], 1, numbers)
             strange = np.flatnonzero((numbers != 0) & (numbers != 1))
             if len(strange):
@@ -236,7 +225,7 @@ class Reader:
             rows.encoded[:, flag] = numbers
 
     def _stand_in(self, item: NumericInput | Categorical, kind: Any) -> FloatArray:
-        """Return what stands in the columns of an input where it is missing."""
+        """Return the values of an input's columns where it is missing."""
         rows = np.full((1, len(self.spec.columns)), np.nan, dtype=kind)
         reader = self._readers[self._names.index(item.name)]
         reader.fill(rows, {}, [])
@@ -256,7 +245,7 @@ class Reader:
         return list(array.T)
 
     def _put_together(self, rows: ReadTable, read: list[ReadColumn]) -> None:
-        """Write all columns into one array, with stand-ins for what is missing."""
+        """Write all columns into one array, with stand-ins for missing values."""
         encoded = np.empty((len(read[0].part), len(self.spec.columns)), dtype=_common_format(read))
         for reader, found in zip(self._readers, read, strict=True):
             encoded[:, reader.place] = found.part
@@ -282,7 +271,7 @@ def encode_inputs(spec: Specification, table: Any) -> FloatArray:
 
 
 def encode_columns(spec: Specification, X: Any) -> FloatArray:
-    """Return encoded inputs (..., d) of a table by the names of its columns, or of an array that holds `spec.columns`.
+    """Return encoded inputs (..., d) of a table by column name, or of an array that holds `spec.columns`.
 
     Raises:
         DataError: As `Reader.read` and `Reader.read_encoded`.
@@ -301,7 +290,7 @@ def table_digest(*arrays: Array) -> str:
 
 
 class ReadColumn(NamedTuple):
-    """A column that was read: raw values (n,), floats (n,) or (n, k) with NaN for gaps and faults, what is wrong."""
+    """A column: raw values (n,), floats (n,) or (n, k) with NaN for gaps and faults, and what is wrong."""
 
     raw: Array
     part: FloatArray
@@ -309,7 +298,7 @@ class ReadColumn(NamedTuple):
 
 
 def _common_format(read: list[ReadColumn]) -> type[np.floating[Any]]:
-    """Return the format for all columns: a float32 column keeps its meaning beside whole numbers."""
+    """Return the format for all columns: a float32 column stays exact next to integers."""
     raws, parts, _ = zip(*read, strict=True)
     formats = set(map(attrgetter("dtype"), parts))
     if formats == {np.dtype(np.float32)}:
@@ -322,7 +311,7 @@ def _common_format(read: list[ReadColumn]) -> type[np.floating[Any]]:
 
 
 def _multiples(numbers: FloatArray, step: Fraction) -> FloatArray:
-    """Return the nearest multiples of a step, as the nearest numbers of the same format; NaN and infinities stay."""
+    """Round to the nearest multiples of a step, in the same format; NaN and infinities stay."""
     wide = numbers.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         found = np.rint(wide * step.denominator / step.numerator) * step.numerator / step.denominator
@@ -335,7 +324,7 @@ class _NumberReader:
     def __init__(self, item: NumericInput, place: int) -> None:
         self.item, self.name, self.place, self.is_whole = item, item.name, place, item.integer
         self.step = item.step
-        self._is_flag = item.lower >= 0 and item.upper <= 1  # where True can only be meant as 1
+        self._is_flag = item.lower >= 0 and item.upper <= 1  # True can only mean 1
 
     def read(self, column: Any) -> ReadColumn:
         """Return the column as floats."""
@@ -374,7 +363,7 @@ class _NumberReader:
         if len(rows):
             message = f"Input '{self.name}': expected multiples of {float(step):g}. Got {part[rows[0]]:.9g}."
             faults.append(Fault(self.name, rows, f"a multiple of {float(step):g}", part[rows], message))
-        given = ~np.isnan(part)  # a stand-in is a multiple, and was rounded once
+        given = ~np.isnan(part)  # a stand-in is a multiple, already rounded
         encoded[given, self.place] = _multiples(encoded[given, self.place], step)
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
@@ -388,7 +377,7 @@ class _NumberReader:
 
 
 class _CategoryReader:
-    """Reads one column of categories, as 0/1 columns."""
+    """Reads one column of categories as 0/1 columns."""
 
     is_whole = False
 
@@ -397,7 +386,7 @@ class _CategoryReader:
         self._codes = {category: i for i, category in enumerate(item.categories)}
         width = len(item.categories)
         self._rows = np.eye(width + 1, width, dtype=np.float32)
-        self._rows[width] = np.nan  # what is missing or unknown
+        self._rows[width] = np.nan  # for missing and unknown values
 
     def read(self, column: Any) -> ReadColumn:
         """Return the column as 0/1 columns."""
@@ -407,7 +396,7 @@ class _CategoryReader:
         for row, value in enumerate(values.tolist()):
             code = codes.get(value) if isinstance(value, str) else None
             if code is None and not is_missing(value):
-                code = codes.get(option_of(value, codes))  # whole numbers with gaps come from pandas as floats
+                code = codes.get(option_of(value, codes))  # pandas turns integers with gaps into floats
                 if code is None:
                     strange.append(row)
             places.append(last if code is None else code)
@@ -415,7 +404,7 @@ class _CategoryReader:
         return ReadColumn(values, self._rows[np.array(places, dtype=np.intp)], faults)
 
     def read_encoded(self, columns: Array) -> ReadColumn:
-        """Return 0/1 columns that were encoded before: one 1 among zeros."""
+        """Return 0/1 columns that are already encoded: one 1 among zeros."""
         read = [read_numbers(self.name, values, truth=True) for values in columns.T]
         numbers: FloatArray = np.stack([part for part, _ in read], axis=1)
         faults = list(chain.from_iterable(faults for _, faults in read))
@@ -454,11 +443,11 @@ class _CategoryReader:
             encoded[gone, self.place] = self._rows[self._codes[self.item.missing]]
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
-        """Categories are whole."""
+        """Do nothing: categories are whole."""
 
 
 def _gone(gaps: Mask, faults: list[Fault]) -> Mask:
-    """Return the gaps that are missing values, and not wrong ones."""
+    """Return the gaps that are missing values rather than wrong ones."""
     for fault in faults:
         gaps[fault.rows] = False
     return gaps

@@ -1,4 +1,4 @@
-"""Tables in files: CSV and Parquet behind one door, read whole or in chunks, written all at once or not at all."""
+"""Tables in files: CSV and Parquet, read whole or in chunks, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _OTHER_KINDS = {
     ),
 }
 _BAD_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
-# What usually stands for a missing value. In a column of names these may be names: Namibia's code is NA.
+# Texts that usually mean a missing value. In a column of names they may be names: Namibia's code is NA.
 _MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan"]
 ) | {"<NA>", "N/A", "NA", "n/a", "NULL", "null", "None"}
 
 
 def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
-    """Return the columns that are read as text, with the names that are known there: categories, choices, dates."""
+    """Return the columns to read as text, with their known names: categories, choices, dates."""
     categories = {item.name: frozenset(item.categories) for item in spec.inputs if isinstance(item, Categorical)}
     options = {item.name: frozenset(item.options) for item in spec.outputs if isinstance(item, Choice)}
     dates = {item.name: _NO_NAMES for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
@@ -66,15 +66,15 @@ def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
 
 
 def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
-    """Return a whole table; decimals become the nearest floats. Columns with large whole numbers may stay text.
+    """Read a whole table; decimals become the nearest floats. Columns with large integers may stay text.
 
     Args:
         path: A file of comma, semicolon or tab separated values (also `.gz`), or a Parquet file.
-        text: Columns to read as text, where `01` stays `01`, each with names that are never taken for a missing
-            value, such as NA.
+        text: Columns to read as text, so that `01` stays `01`, each with names that never mean a missing value, such as
+            NA.
 
     Raises:
-        DataError: If the file is missing, not a table, empty, or has two columns of one name.
+        DataError: If the file is missing, not a table, empty, or repeats a column name.
         MissingDependencyError: If a Parquet file is given without pyarrow.
     """
     import pandas as pd
@@ -92,18 +92,16 @@ def read_chunks(
 ) -> Iterator[pd.DataFrame]:
     """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
 
-    With `verbatim` all columns are as they stand in the file: text from CSV files, where nothing is taken for a missing
-    value, and the file's own types from Parquet files. With `empty` a table without rows is one chunk without rows.
-
-    Raises:
-        DataError, MissingDependencyError: As for `read_table`.
+    With `verbatim`, columns are as in the file: text from CSV files, where nothing means a missing value, and the
+    file's own types from Parquet files. With `empty`, a table without rows is one chunk without rows. Raises as
+    `read_table`.
     """
     place = Path(path)
     _require_file(place)
     parts = _parquet_chunks(place, rows, verbatim) if _is_parquet(place) else _csv_chunks(place, text, rows, verbatim)
     start = 0
     for part in parts:
-        if not len(part) and not empty:  # so does pandas read a header without rows
+        if not len(part) and not empty:  # pandas yields this for a header without rows
             continue
         part.columns = [unicodedata.normalize("NFC", str(name)) for name in part.columns]
         part.index = range(start, start + len(part))  # type: ignore[assignment]
@@ -144,7 +142,7 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
         "names": names,
         "header": 0,
         "low_memory": False,
-        "skip_blank_lines": len(names) > 1,  # in a single column a blank line is a missing value
+        "skip_blank_lines": len(names) > 1,  # with a single column, a blank line is a missing value
         **_exact_digits(),
     }
     try:
@@ -153,7 +151,7 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
             if verbatim:
                 yield from whole
                 return
-            with pd.read_csv(place, **{**options, "dtype": str}) as texts:  # read only where it is needed
+            with pd.read_csv(place, **{**options, "dtype": str}) as texts:  # only read where needed
                 yield from _large_as_text(whole, _strictly(texts))
     except pd.errors.EmptyDataError:
         raise DataError(f"{place}: expected rows below the header. Got an empty table.") from None
@@ -171,11 +169,11 @@ def _damaged(place: Path, error: Exception) -> DataError:
 
 
 def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Yield what a reader yields; rows longer than the header are errors."""
+    """Yield what a reader yields, with an error for rows longer than the header."""
     import pandas as pd
 
     while True:
-        with warnings.catch_warnings():  # not around the yield: others would meet these settings
+        with warnings.catch_warnings():  # not around the yield, or callers would run with these settings
             warnings.simplefilter("error", pd.errors.ParserWarning)
             part = next(reader, None)
         if part is None:
@@ -186,12 +184,9 @@ def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 def _of_whole_rows(
     parts: Iterator[pd.DataFrame], place: Path, separator: str, width: int, encoding: str
 ) -> Iterator[pd.DataFrame]:
-    """Yield chunks whose rows have a value for every column. pandas fills up short rows with missing values.
+    """Yield chunks whose rows have a value for every column, or raise DataError; pandas fills short rows up.
 
-    Only a row whose last value is missing can be short: the file is read once more where there is one.
-
-    Raises:
-        DataError: If a row ends early.
+    Only a row whose last value is missing can be short: if there is one, the file is read again.
     """
     start, counted, widths = 0, 0, _widths(place, separator, encoding)
     for part in parts:
@@ -210,7 +205,7 @@ def _of_whole_rows(
 
 
 def _widths(place: Path, separator: str, encoding: str) -> Iterator[int]:
-    """Yield how many values each row below the header has; blank lines are no rows."""
+    """Yield how many values each row below the header has, skipping blank lines."""
     with _text_of(place, encoding) as text:
         rows = csv.reader(text, delimiter=separator)
         try:
@@ -232,9 +227,9 @@ def _text_of(place: Path, encoding: str) -> Iterator[TextIO]:
 
 
 def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Yield chunks in which columns of large floats are text as in the file: pandas may have rounded whole numbers.
+    """Yield chunks with columns of large floats as text, as in the file: pandas may have rounded integers.
 
-    It reads floats where a column mixes `1` and `1.0`, or where values are missing.
+    It reads floats if a column mixes `1` and `1.0`, or if values are missing.
     """
     behind = 0
     for part in reader:
@@ -250,14 +245,14 @@ def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]
 
 
 def _header(place: Path) -> tuple[str, list[str], str]:
-    """Return separator, column names and encoding: UTF-8, or UTF-16 where a mark at the beginning says so."""
+    """Return separator, column names and encoding: UTF-8, or UTF-16 if a byte order mark says so."""
     try:
         with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
             encoding = "utf-16" if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
             raw.seek(0)
             with io.TextIOWrapper(raw, encoding=encoding, newline="") as text:
                 line = text.readline(_HEADER)
-                # A quoted name may go on in the next line.
+                # A quoted name may continue on the next line.
                 while line.count('"') % 2 and len(line) < _HEADER and (more := text.readline(_HEADER)):
                     line += more
     except UnicodeDecodeError as error:
@@ -283,7 +278,7 @@ def _no_text(place: Path) -> DataError:
 
 
 def _other_encoding(place: Path, error: UnicodeDecodeError) -> DataError:
-    """Say which encoding a file seems to have: in Latin-1 and its kin, letters with accents are bytes above 127."""
+    """Say which encoding a file seems to have; in Latin-1 and similar, accented letters are bytes above 127."""
     around = error.object[max(error.start - 12, 0) : error.start + 12]
     near = " ".join(around.decode("cp1252", "replace").split())
     if not near.isprintable() or "\ufffd" in near:
@@ -295,7 +290,7 @@ def _other_encoding(place: Path, error: UnicodeDecodeError) -> DataError:
 
 
 def _exact_digits() -> dict[str, Any]:
-    """Ask pandas to read decimals as the nearest floats; from 3.1 on it does so by itself."""
+    """Make pandas read decimals as the nearest floats, which is its default from 3.1 on."""
     import pandas as pd
 
     version = tuple(int(part) for part in pd.__version__.split(".")[:2])
@@ -317,7 +312,7 @@ def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataF
                 file.iter_batches(batch_size=rows) if file.metadata.num_rows else [file.schema_arrow.empty_table()]
             )
             for batch in batches:
-                # Whole numbers, some of them missing, would be floats.
+                # Integers with missing values would become floats.
                 yield batch.to_pandas(types_mapper=pd.ArrowDtype if verbatim else None, integer_object_nulls=True)
     except arrow.ArrowException as error:
         raise DataError(f"{place}: not readable as Parquet ({' '.join(str(error).split())}).") from None
@@ -326,8 +321,8 @@ def _parquet_chunks(place: Path, rows: int, verbatim: bool) -> Iterator[pd.DataF
 class TableWriter:
     """Writes chunks to a CSV or Parquet file that appears when all are written, or to a stream.
 
-    Numbers are written with the shortest digits that read back as the same floats. Used as a context; after an
-    error nothing is left, and what stood at the path before still stands there.
+    Numbers are written with the shortest digits that read back as the same floats. Use it as a context manager; after
+    an error nothing is left, and an existing file stays.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

@@ -17,10 +17,10 @@ __all__ = ["encode_choices", "encode_numbers", "option_of", "option_values"]
 
 
 def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
-    """Return number targets (rows, m) in the order of `spec.targets`; names are matched where there are any.
+    """Return number targets (rows, m) in the order of `spec.targets`, matched by name if there are names.
 
     Raises:
-        DataError: If columns are missing or values are missing or not finite.
+        DataError: If columns or values are missing, or values are not finite.
     """
     y, targets = as_table(y), list(spec.targets)
     names = column_names(y)
@@ -51,7 +51,7 @@ def encode_numbers(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
 
 
 def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
-    """Return the options of a choice as 0/1 columns (rows, options); a table is read at the choice's name.
+    """Return the options of a choice as 0/1 columns (rows, options); of a table, the column of that name is read.
 
     Raises:
         DataError: If an option is unknown.
@@ -72,7 +72,7 @@ def encode_choices(choice: Choice, y: Any) -> npt.NDArray[np.float64]:
 
 
 def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
-    """Return the options of a choice in the type of the targets, numbers where these are numbers: (options,)."""
+    """Return the options of a choice (options,) in the type of the targets."""
     texts: npt.NDArray[Any] = np.asarray(choice.options, dtype=object)
     if y is None:
         return texts
@@ -92,12 +92,12 @@ def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
         return texts
     try:
         return np.array(values, dtype=flat.dtype)
-    except OverflowError:  # an option that the type of the targets cannot hold
+    except OverflowError:  # the type of the targets cannot hold an option
         return texts
 
 
 def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
-    """Return the targets of a choice (rows,); a table is read at the choice's name."""
+    """Return the targets of a choice (rows,); of a table, the column of that name is read."""
     y = as_table(y)
     names = column_names(y)
     if names is not None:
@@ -107,7 +107,7 @@ def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
 
 
 def option_of(value: Any, options: Collection[str]) -> str:
-    """Return the option that a value names: its text, or for a float that is whole that of the integer."""
+    """Return the option that a value names: its text, or that of the integer for a whole float."""
     text = str(value)
     if text not in options and isinstance(value, float) and value.is_integer():
         return str(int(value))

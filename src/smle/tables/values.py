@@ -1,9 +1,9 @@
-"""Numbers, read in one way at every door: columns of tables, arrays, targets, what a model in front reads.
+"""Reads numbers in one way everywhere: columns of tables, arrays, targets, and what a model in front reads.
 
-A whole number that a float cannot hold is refused: a rule may hold for it and not for the number that it would be
-rounded to. Fractions are measurements: they are read as the nearest floats. So is text with an exponent, which is how
-floats themselves are written. Text is a number if it is written with the digits 0 to 9, a point and an exponent: Python
-would also read `1_0` and the digits of other scripts.
+An integer that a float cannot hold is refused: a rule may hold for it and not for the rounded number. Fractions are
+measurements and are read as the nearest floats, and so is text with an exponent, which is how floats are written. Text
+is a number if it is written with the digits 0 to 9, a point and an exponent: Python would also read `1_0` and the
+digits of other scripts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.floating[Any]]
-WHOLE_FLOAT32, WHOLE_FLOAT64 = 2**24, 2**53  # up to here all whole numbers are floats
+WHOLE_FLOAT32, WHOLE_FLOAT64 = 2**24, 2**53  # all integers up to here are floats
 _WHOLE_TEXT = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
 _NUMBER_TEXT = re.compile(
     r"[ \t\r\n]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)[ \t\r\n]*", re.IGNORECASE
@@ -51,10 +51,10 @@ class Fault:
 
     Attributes:
         column: The name of the column.
-        rows: The numbers of the rows, from 0 on, (k,).
-        expected: What a value of the column should be, as in "expected numbers".
-        values: The values, (k,); None: they are missing.
-        message: All of it in a sentence or two, with what to do.
+        rows: The row numbers, from 0, (k,).
+        expected: What a value should be, as in "expected numbers".
+        values: The values, (k,), or None if they are missing.
+        message: The fault in a sentence or two, with what to do.
     """
 
     column: str
@@ -64,17 +64,17 @@ class Fault:
     message: str
 
     def reasons(self) -> list[str]:
-        """Return for each of its rows what is wrong with it, in words."""
+        """Say what is wrong with each of its rows."""
         if self.values is None:
             return [f"'{self.column}' is missing"] * len(self.rows)
         return [f"'{self.column}': expected {self.expected}, got {value!r:.60}" for value in self.values.tolist()]
 
 
 def plain_array(values: Any) -> Any:
-    """Return a masked array with missing values in place of what is masked, in this machine's order of bytes.
+    """Replace masked entries by missing values, and convert to the machine's byte order; keep anything but arrays.
 
-    Anything that is no array is returned as it is. numpy would drop the mask, and float32 numbers in another order of
-    bytes are not of the type float32: rules would be read in float64.
+    NumPy would drop the mask, and float32 numbers in another byte order are not of the type float32, so rules would be
+    read in float64.
     """
     if isinstance(values, np.ma.MaskedArray):
         kind: Any = values.dtype if values.dtype.kind == "f" else object
@@ -85,12 +85,12 @@ def plain_array(values: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
+    """Return whether a value is missing: None, NaN, or pandas' NA, which does not even compare."""
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value can be read as a number, however large. A truth value is none."""
+    """Return whether a value can be read as a number, however large. Booleans cannot."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
@@ -109,16 +109,11 @@ def is_number(value: Any) -> bool:
 def read_numbers(
     column: str, values: npt.NDArray[Any], *, truth: bool = False, exact: bool = True, noun: str = "Input"
 ) -> tuple[FloatArray, list[Fault]]:
-    """Return values (n,) as float32, if they are of that type, or else float64, and what is wrong with them.
+    """Return values (n,) as float32, if they have that type, else float64, and what is wrong with them.
 
-    Missing values are NaN, and so are those that are wrong.
-
-    Args:
-        column: The name of the column, for messages.
-        values: The values, in this machine's order of bytes (`plain_array`).
-        truth: Read True as 1 and False as 0.
-        exact: Refuse whole numbers that a float cannot hold; otherwise they are rounded.
-        noun: What the column is called in messages.
+    Missing and wrong values are NaN. Values are in the machine's byte order (`plain_array`). With `truth`, True is read
+    as 1 and False as 0. With `exact`, integers that a float cannot hold are wrong; otherwise they are rounded. `noun`
+    and `column` name the column in messages.
     """
     named = column, noun
     kind, size = values.dtype.kind, values.dtype.itemsize
@@ -139,7 +134,7 @@ def read_numbers(
 def _read_objects(
     named: tuple[str, str], values: npt.NDArray[Any], *, truth: bool, exact: bool
 ) -> tuple[FloatArray, list[Fault]]:
-    """Read Python objects and text, one by one where they are not plain numbers."""
+    """Read Python objects and text, one by one unless they are plain numbers."""
     column, noun = named
     objects = as_objects(values.tolist(), values.shape)
     strange: list[int] = []
@@ -179,10 +174,10 @@ def _fault(column: str, rows: list[int], values: npt.NDArray[Any], expected: str
 
 
 def advice_on(value: Any) -> str:
-    """Return what to do about text that looks like a number, from a space in front of the sentence on."""
+    """Return advice about text that looks like a number, starting with a space, or ""."""
     if not isinstance(value, str):
         return " Write 1 and 0." if isinstance(value, bool | np.bool_) else ""
-    if re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value):  # not guessed: 1,234 may be either
+    if re.fullmatch(r"\s*[+-]?[\d.\s]*\d,\d+\s*", value):  # not guessed: 1,234 is ambiguous
         return (
             " Save the table with decimal points, or read it with pandas.read_csv(..., sep=';', "
             "decimal=',') and pass it in Python."
@@ -193,7 +188,7 @@ def advice_on(value: Any) -> str:
 
 
 def may_be_rounded(numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """Return which floats may stand for another whole number: the large and the infinite ones. Any shape."""
+    """Return a mask of the floats that may stand for another integer: large and infinite ones. Any shape."""
     every = WHOLE_FLOAT32 if numbers.dtype == np.float32 else WHOLE_FLOAT64
     return np.asarray(np.abs(numbers) >= every)
 
@@ -207,7 +202,7 @@ def as_objects(values: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def rounded_numbers(named: tuple[str, str], values: npt.NDArray[Any], numbers: FloatArray) -> list[Fault]:
-    """Return a fault for whole numbers that were rounded, if there are any; they become NaN."""
+    """Return a fault for integers that were rounded, if any; they become NaN."""
     suspects = np.flatnonzero(may_be_rounded(numbers))
     rows = [row for row in suspects.tolist() if not _is_exact(values[row], float(numbers[row]))]
     if not rows:
@@ -228,22 +223,13 @@ def _inexact(name: str, value: Any, numbers: FloatArray) -> str:
 
 
 def require_exact(values: Any, numbers: FloatArray, names: Sequence[str]) -> None:
-    """Refuse whole numbers that were rounded. Shapes: values and numbers (rows, columns), names (columns,).
-
-    Args:
-        values: What was given: an array, or nested lists.
-        numbers: The floats that it was read as.
-        names: What the columns are called in messages.
-
-    Raises:
-        DataError: If a whole number in `values` is not the one in `numbers`.
-    """
+    """Raise DataError if `numbers` (rows, columns) rounded an integer in `values`; `names` are for messages."""
     suspects = may_be_rounded(numbers)
     if not suspects.any():
         return
     array = values if isinstance(values, np.ndarray) else as_objects(values, numbers.shape)
     if array.dtype.kind == "f" and array.dtype.itemsize <= numbers.dtype.itemsize:
-        return  # floats are what they are
+        return  # floats are exact
     for row, column in np.argwhere(suspects):
         value = array[row, column]
         if not _is_exact(value, float(numbers[row, column])):
@@ -251,12 +237,12 @@ def require_exact(values: Any, numbers: FloatArray, names: Sequence[str]) -> Non
 
 
 def _is_exact(value: Any, number: float) -> bool:
-    """Return whether a value is a number or, being no whole number, may be read as the nearest one."""
+    """Return whether a value equals a number or, unless it is an integer, may be read as the nearest one."""
     value = value.item() if isinstance(value, np.integer | np.bool_ | np.ndarray) else value
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str):
         return _is_exact_text(value.strip(), number)
-    if isinstance(value, float | np.floating):  # numpy compares in the longer format
+    if isinstance(value, float | np.floating):  # NumPy compares in the wider format
         return bool(value == number or value != np.rint(value))
     if isinstance(value, Decimal):
         return value == number or (value.is_finite() and value != value.to_integral_value())

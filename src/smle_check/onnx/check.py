@@ -80,7 +80,7 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
 
 
 def _some(names: list[str]) -> str:
-    """List names, whole ones and not many: a file may hold any number of any length."""
+    """List a few names, cut: a file may hold any number of any length."""
     shown = [name[:80] for name in names[:20]]
     return ", ".join(shown) + (f", ... ({len(names):,} in all)" if len(names) > len(shown) else "")
 

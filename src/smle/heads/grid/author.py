@@ -41,16 +41,9 @@ def certify_grid(
 ) -> Certificate:
     """Return the certified grid head, which goes behind any model: whole numbers of steps that obey the rules exactly.
 
-    Args:
-        spec: Rules over outputs with steps, or with equalities.
-        default: A typical answer (m,), near which safe answers are chosen; by default 0.
-        scale: The spread of each output (m,), the unit of distances; by default the ranges of the outputs.
-        files: Files that the certificate binds, by role.
-
-    Raises:
-        RuleError: If numbers do not fit, or an equality cannot be solved in whole numbers.
-        ContradictionError: If rules leave no whole number of steps; names an input where they do.
-        NotCertifiedError: If no safe answer is proved.
+    Arguments are those of `certify_rules`; units of distance are the spread or, by default, the ranges of the outputs.
+    Raises RuleError if numbers do not fit or an equality cannot be solved in whole numbers, ContradictionError with an
+    input if rules leave no whole number of steps, and NotCertifiedError if no safe answer is proved.
     """
     grid = spec.grid
     if grid is None:

@@ -35,9 +35,9 @@ __all__ = ["Candidates"]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
-_FEW_ROWS = 8  # answered one by one
-_FEW_BLOCKS = 8  # that are all solved; of more, those that do not pass
-_AT_POINT = 2.0**-12  # of an answer in its units: what a point may be moved inward without a move to the safe answer
+_FEW_ROWS = 8  # rows answered one by one
+_FEW_BLOCKS = 8  # up to this many blocks are all solved; of more, those that do not pass
+_AT_POINT = 2.0**-12  # how far a point may be moved inward, in units, without counting as a move to the safe answer
 
 
 class Candidates(ClipList):
@@ -86,7 +86,7 @@ class Candidates(ClipList):
     def _repaired(
         self, X: Array, answers: Array, clipped: Array, bits: Mask
     ) -> tuple[Array, npt.NDArray[np.int8] | None]:
-        """Return what serves rows that do not pass, and by what (see `explained`); None: by nearest answers all."""
+        """Return what serves rows that do not pass, and how (see `explained`); None if all by nearest answers."""
         first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
         short = found.cut
@@ -111,7 +111,7 @@ class Candidates(ClipList):
         return y, by
 
     def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, BlockPoints]:
-        """Return the first proposals for rows that do not pass, of which clips made `clipped`."""
+        """Return the first proposals for rows that do not pass; `clipped` has their answers after the clips."""
         proposals, active, given = self.proposals, self._active(bits), self._given(answers)
         x = self._inside(X) if proposals.reads_inputs or self._blocks is not None else X
         passed = None if self._blocks is None else self._blocks.passed(x, given, clipped, active)

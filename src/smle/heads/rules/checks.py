@@ -95,7 +95,7 @@ class BlockCheck:
     Args:
         check: What is checked.
         blocks: The outputs of each block.
-        part_of: A column of the mask of what binds, for every rule.
+        part_of: A column of the mask of binding parts, for every rule.
     """
 
     def __init__(self, check: Check, blocks: Sequence[Array], part_of: Mapping[int, int]) -> None:
@@ -105,7 +105,7 @@ class BlockCheck:
         for number, own in enumerate(blocks):
             block_of[own] = number
         excluded = [np.empty(0, dtype=np.intp), *(pairs.reshape(-1) for _, pairs in check.excluded)]
-        self._unknown = np.unique(block_of[np.concatenate(excluded)])  # pairs are not gone through
+        self._unknown = np.unique(block_of[np.concatenate(excluded)])  # pairs are not checked here
         read = [[i for k in own for i, _ in row(check.outputs, k)] for _, own in check.clauses]
         owner = np.array([block_of[own[0]] for own in read], dtype=np.intp)
         order = np.argsort(owner, kind="stable")
@@ -116,7 +116,7 @@ class BlockCheck:
         self._parts = np.array([part_of[rule] for rule, _ in chosen], dtype=np.intp)
 
     def passed(self, x: Array, given: Array, y: Array, active: Array) -> Array:
-        """Return which blocks of answers given (n, m), clipped to y (n, m), pass where parts are active (n, blocks)."""
+        """Return a mask (n, blocks) of the blocks of answers (n, m), clipped to y (n, m), that pass."""
         check, w = self._check, y.T.astype(np.float64)
         sums = check.outputs @ w + check.sizes @ np.abs(w)
         sums[: check.moving] += check.inputs @ x.T

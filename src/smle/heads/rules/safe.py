@@ -283,12 +283,8 @@ def _float32(value: float) -> Fraction:
 def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array) -> SafeAnswers:
     """Return proved safe answers for all inputs, or raise NoSafeAnswer with the leaf that has none.
 
-    Args:
-        boxes: The kernel's specification, with what its comparisons leave.
-        clips: The clips behind which answers are served.
-        checked: What is checked on candidates.
-        typical: An answer that safe ones should be near, (m,).
-        scale: Units of the outputs, (m,).
+    `boxes` has the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
+    units of `scale` (m,).
     """
     search = _SafeSearch(boxes, clips, checked, typical, scale)
     tree = search.grow(ROOT)

@@ -81,7 +81,7 @@ class Gates:
         return [next(iter(own)) if len(own) == 1 else None for own in found]
 
     def off(self, blocks: Sequence[Block]) -> str | None:
-        """Return 0 for rows that are imposed, far less for others (J x blocks, rows) in float32; None: all are."""
+        """Return 0 for imposed rows, far less for others (J x blocks, rows), in float32; None if all are imposed."""
         listed = [self.of_rows(block) for block in blocks]
         needed = [own[row] for row in range(len(listed[0])) for own in listed]
         if not any(needed):

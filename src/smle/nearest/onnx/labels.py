@@ -31,7 +31,7 @@ _MOST_LABELS = 1_000  # labels of implications that are printed as a diagram
 
 
 def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> str:
-    """Return logits (k, rows) of the likeliest allowed set of labels, if it is found."""
+    """Return logits (k, rows) of the most likely allowed set of labels, if found."""
     on, k = gates.on() if len(labels.switches) else None, len(labels.outputs)
     logits = w.rows(given, labels.outputs.tolist())
     rules = gates.rules[labels.parts].tolist()

@@ -20,11 +20,11 @@ from smle_check.onnx.graph import DOUBLE, FLOAT
 __all__ = ["number_points"]
 
 Array = npt.NDArray[Any]
-_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
-_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_LIKELY, _MOST_CLAUSES = 32, 1024  # further pieces where not all are tried; clauses that are looked at for them
-_SHORT = 1e-5  # what is no excess, in float32
-_DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
+_OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that never binds
+_ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice the rounding of a float32, and near zero
+_LIKELY, _MOST_CLAUSES = 32, 1024  # further pieces if not all are tried; clauses considered for them
+_SHORT = 1e-5  # tolerance of an excess, in float32
+_DENSE = 256  # outputs, or rows, beyond which matrices are not multiplied or inverted in advance
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
@@ -110,7 +110,7 @@ def _likely_pieces(
 
 
 def _bounds(w: Writer, stack: Stack) -> str:
-    """Return b (J, rows) or (J, 1): N z <= b."""
+    """Return b (J, rows) or (J, 1), with N z <= b."""
     bound, slope = stack.affine_bounds()
     if not slope.any():
         return stack.spread(bound)
@@ -152,13 +152,13 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
 
 
 def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
-    """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
+    """Try the sets of rows that can be tight in every piece; of each piece, take the one of its nearest point.
 
     The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """
     block, z = stack.block, stack.answers(given)
     N, (J, k), P = block.N, block.N.shape, len(pieces)
-    # What rows exceed, with room for a cast: by answers and their sizes, by inputs and theirs.
+    # The excess of rows with room for a cast: by answers and their sizes, by inputs and theirs.
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
     bound, slope = stack.affine_bounds()
     share = np.repeat(room, len(bound) // J, axis=0)
@@ -174,7 +174,7 @@ def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: 
         moved = stack.spread(constant)
     excess = w.add("Gemm", [weights, w.add("Concat", [z, w.add("Abs", [z])], axis=0), moved])
     masked = stack.imposed(w.add("Cast", [excess], to=FLOAT))
-    # Sets and rows of all pieces, as many of each as the longest has.
+    # Sets and rows of all pieces, padded to the longest.
     S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
     tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
     for i, piece in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""Blocks of one form, side by side: the same nodes find the nearest points of all of them."""
+"""Stacks blocks of the same form, so that the same nodes find the nearest points of all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smle.nearest.onnx.writer import Writer
 __all__ = ["Stack", "stacks_of"]
 
 Array = npt.NDArray[Any]
-_PIECES = 16  # so many choices of a literal per clause are all tried
+_PIECES = 16  # up to this many choices of a literal per clause are all tried
 
 
 class Stack:
@@ -26,9 +26,9 @@ class Stack:
     Attributes:
         block: The first of them.
         tries_all: Whether all its pieces, choices of a literal per clause, are tried.
-        pieces: These and their tight sets; None: they are too many, or not needed.
+        pieces: These and their tight sets, or None if there are too many, or they are not needed.
         clauses: The rows of each clause.
-        outputs: Output by output, the places in all blocks.
+        outputs: Output by output, the positions in all blocks.
     """
 
     def __init__(self, w: Writer, blocks: Sequence[Block], gates: Gates, pieces: list[Piece] | None) -> None:
@@ -62,7 +62,7 @@ class Stack:
         return w.shaped(pinned, len(self.outputs), -1) if several else pinned
 
     def _pinned(self, point: str) -> str:
-        """Return outputs (k, blocks x rows) with the number itself where a single one is allowed and it is near."""
+        """Return outputs (k, blocks x rows) with pinned ones set to their number if it is near."""
         w, block = self._w, self.block
         for _, column, value in block.pins:
             own = np.arange(len(block.unit))[:, None] == column
@@ -74,12 +74,12 @@ class Stack:
         return point
 
     def affine_bounds(self) -> tuple[Array, Array]:
-        """Return what rows are at most, `bound - slope.x`: bound (J x blocks,), slope (J x blocks, d)."""
+        """Return the bounds of the rows, `bound - slope.x`: bound (J x blocks,), slope (J x blocks, d)."""
         bounds, slopes = zip(*(block.affine_bounds() for block in self._blocks), strict=True)
         return np.stack(bounds, axis=1).reshape(-1), np.stack(slopes, axis=1).reshape(-1, slopes[0].shape[1])
 
     def spread(self, numbers: Array) -> str:
-        """Return numbers (J x blocks,) as (J, blocks x rows), or (J, 1) of a single block."""
+        """Return numbers (J x blocks,) as (J, blocks x rows), or (J, 1) for a single block."""
         w = self._w
         if len(self._blocks) == 1:
             return w.column(numbers)
@@ -88,7 +88,7 @@ class Stack:
         return self.beside(w.add("Expand", [w.column(numbers), shape]), len(self.block.N))
 
     def rules(self) -> tuple[str | None, list[int]]:
-        """Return which rules are on (rules, blocks x rows), and the place of the rule of each clause there."""
+        """Return which rules apply (rules, blocks x rows), and the position of each clause's rule there."""
         on, listed = self._gates.on(), [self._gates.of_clauses(block) for block in self._blocks]
         if on is None or len(listed) == 1:
             return on, listed[0]
@@ -107,13 +107,13 @@ def _tries_all(clauses: Sequence[Sequence[int]]) -> bool:
 
 
 def stacks_of(w: Writer, blocks: Sequence[Block], gates: Gates) -> list[Stack]:
-    """Return the blocks in stacks, with the tight sets of those that have few pieces."""
+    """Stack the blocks, with the tight sets of those that have few pieces."""
     found: dict[Any, list[Block]] = {}
     sets: dict[Any, list[Piece] | None] = {}
     for block in blocks:
         clauses = tuple(tuple(block.members(c)) for c in range(len(block.parts)))
         own = pieces_of(block, gates) if not block.is_box and _tries_all(clauses) else None
-        arrays = [np.round(block.N, 13) + 0.0, block.unpinned]  # and no -0
+        arrays = [np.round(block.N, 13) + 0.0, block.unpinned]  # without -0
         arrays += [block.weight / block.weight.max()] if block.is_box else [block.unit] if block.pins else []
         key = (clauses, *(a.tobytes() for a in arrays), str(block.pins), block.is_box, block.is_likely, str(own))
         found.setdefault(key, []).append(block)

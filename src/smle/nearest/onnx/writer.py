@@ -99,7 +99,7 @@ class Writer:
         return self.reduced("ReduceMax", picked, axis + 1)
 
     def placed(self, places: npt.NDArray[np.intp], values: str, among: str, count: int | None = None) -> str:
-        """Put values (k, rows) in the place of some of `count` others (count, rows)."""
+        """Put values (k, rows) in place of some of `count` others (count, rows)."""
         if len(places) != count:
             return self.add("ScatterND", [among, self.constant(np.asarray(places, dtype=np.int64)[:, None]), values])
         order = np.argsort(places)

@@ -47,19 +47,9 @@ def train_box(
 ) -> tuple[Trained, Certificate]:
     """Train a network with a box under the rules of a task; return its backbone and the certificate of the box.
 
-    After training, heads are replaced by the safe ones that fit the training rows best, if validation improves.
-
-    Args:
-        model: The parameters of the training.
-        task: The outputs and the rules.
-        encoded: The inputs of the rules (n, d).
-        wide: All columns that the backbone reads (n, D), the inputs of the rules first.
-        targets: The targets of the loss (n, m).
-        weight: Weight of each row (n,), or None.
-        seed: Seeds everything that is random.
-
-    Raises:
-        NotCertifiedError: If a rule cannot be proved.
+    After training, heads are replaced by the safe ones that fit the training rows best, if validation improves. Shapes:
+    encoded (n, d), the inputs of the rules; wide (n, D), all columns that the backbone reads, these first; targets (n,
+    m); weight (n,). Raises NotCertifiedError if a rule cannot be proved.
     """
     with float32_by_default():
         network = _network(model, task, encoded, wide, targets, seed)

@@ -54,9 +54,9 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         "auto",
         named("auto", "fixed", "affine", "network"),
         "'auto', 'fixed', 'affine' or 'network'",
-        """Of the box: `fixed` (after the linear layer of the embedding as general as any constants), `affine`, or
-        `network` (a small ReLU network of the inputs; no ONNX export). `auto`: affine where rules mention inputs in
-        `then`, so that the room for the outputs can move with the inputs; fixed elsewhere.""",
+        """Bounds of the box: `fixed` (after the linear layer of the embedding as general as any constants), `affine`,
+        or `network` (a small ReLU network of the inputs; no ONNX export). `auto`: affine if rules mention inputs in
+        `then`, so that the room for the outputs can move with the inputs; else fixed.""",
     )
     enforcement: Any = stated(
         "pdcg",
@@ -68,14 +68,14 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         True,
         flag,
         "True or False",
-        "One head per cell. False: one head for all inputs, and no refit: Algorithm 2 of the paper as it is.",
+        "Use one head per cell. False: one head for all inputs, and no refit, as in Algorithm 2 of the paper.",
     )
     refit_heads: bool | None = stated(
         None,
         or_none(flag),
         "True, False or None",
-        """After training, replace the heads by the safe ones that fit best, if validation improves. None: where there
-        is a gate.""",
+        """After training, replace the heads by the safe ones that fit best, if validation improves. None: if there is
+        a gate.""",
     )
 
     def _loss_task(self, spec: Specification, y: Any) -> Task:

@@ -1,10 +1,4 @@
-"""Verdicts: the result for one clause over one cell. No verdict has a truth value.
-
-* `Holds`: proved, with the multipliers that an exact checker needs.
-* `NotProved`: a corner (x, z) of the over-approximation breaks the clause. The deployed program may still obey.
-* `Violated`: an input that the deployed program gets wrong.
-* `Unknown`: a solver gave up, or a tolerance was not enough.
-"""
+"""Verdicts: what is known about one clause over one cell. No verdict has a truth value."""
 
 from __future__ import annotations
 
@@ -108,7 +102,10 @@ class Holds(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class NotProved(_NoTruth):
-    """The over-approximation reaches (x, z), where the clause is broken by -margin (margin <= 0)."""
+    """The over-approximation reaches (x, z), where the clause is broken by -margin (margin <= 0).
+
+    The deployed program may still obey.
+    """
 
     x: Array
     z: Array
