@@ -22,6 +22,7 @@ from smle.heads.grid.rounding import (
     nearest_in_box,
     nearest_on_sum,
     nearest_under,
+    of,
     remainders,
     snapped,
 )
@@ -45,47 +46,56 @@ _WORK = 2_000_000  # numbers that single steps may look at
 _FAR = 2.0**52
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Asked:
-    """Rows of one problem: targets p and base c (n, outputs), right sides (n, literals), clauses that are on."""
+    """Rows of one problem: targets p (n, outputs), base c and right sides (n, literals), clauses that are on (None: all).
+
+    Base and right sides have a single row where they are the same for all.
+    """
 
     p: Array
     c: Array
     right: Array
-    on: Mask
+    on: Mask | None
+
+    def some(self, rows: Numbers) -> _Asked:
+        """Return some of the rows."""
+        return _Asked(self.p[rows], of(self.c, rows), of(self.right, rows), None if self.on is None else self.on[rows])
 
 
 class GridProposals:
     """Candidates for rows whose answers do not pass."""
 
     def __init__(self, program: GridProgram) -> None:
-        spec = program.lattice
+        spec, self._program = program.lattice, program
         self.reduction = reduce(spec, program.listed)
         steps = np.array([float(own.step) for own in spec.output_steps])
         weight = steps / program.stored["check.scale"]
         C = program.stored["check.outputs"]
         self._T, self._t = self.reduction.T.astype(np.float64), self.reduction.t.astype(np.float64)
-        self._moves = bool(self._T.any())
+        self._moves, self._always = bool(self._T.any()), all(program.always)
         groups = _together(self.reduction, C, program.clauses)
         self.blocks = [GridBlock(program, self.reduction, C, weight, outputs) for outputs in groups]
+        self._is_one = len(groups) == 1 and len(self.blocks[0].literals) == len(C)
 
-    def candidates(self, p: Array, safe: Array, read: Array | None, right: Array, on: Mask) -> Iterator[Array]:
+    def candidates(self, p: Array, read: Array | None, right: Array, bits: Mask | None) -> Iterator[Array]:
         """Yield candidates (n, m) for targets p in steps, nearest first."""
-        far = ~(np.abs(p) <= _FAR)
-        if far.any():
-            p = np.where(far, safe, p)
-        c = self._t + read @ self._T.T if self._moves and read is not None else np.broadcast_to(self._t, p.shape)
-        right = np.broadcast_to(right, (len(p), right.shape[-1]))
-        first = self.blocks[0]
-        if len(self.blocks) == 1 and len(first.literals) == right.shape[1] and len(first.clauses) == on.shape[1]:
-            k, real = first.nearest(_Asked(p, c, right, on))  # without copies
+        near = np.abs(p) <= _FAR
+        if not near.all():
+            p = np.where(near, p, self._program.safe(read, bits, len(p)))
+        c = self._t + read @ self._T.T if self._moves and read is not None else self._t[None]
+        right = right if right.ndim == 2 else right[None]
+        on = None if self._always else self._program.on(bits, len(p))
+        if self._is_one:
+            k, real = self.blocks[0].nearest(_Asked(p, c, right, on))  # without copies
         else:
             k, real = np.empty_like(p), np.empty_like(p)
             for block in self.blocks:
-                own = _Asked(p[:, block.outputs], c[:, block.outputs], right[:, block.literals], on[:, block.clauses])
-                k[:, block.outputs], real[:, block.outputs] = block.nearest(own)
+                outputs, own = block.outputs, None if on is None else on[:, block.clauses]
+                asked = _Asked(p[:, outputs], c[:, outputs], right[:, block.literals], own)
+                k[:, outputs], real[:, outputs] = block.nearest(asked)
         yield k
-        k = k.copy()
+        safe, k = self._program.safe(read, bits, len(p)), k.copy()
         for share in _MOVES:
             moved = real + share * (safe - real)
             for block in self.blocks:
@@ -119,6 +129,7 @@ class GridBlock:
         self.places = np.searchsorted(outputs, reduction.free[self.free])  # of free outputs, among the own ones
         self.B = reduction.B[np.ix_(outputs, self.free)].astype(np.float64)
         self.w = weight[outputs] / weight[outputs].max()
+        self.cost = self.w**2
         self.coarse = bool(weight[outputs].max() > _COARSE)
         self.lower, self.upper = program.lower[outputs], program.upper[outputs]
         touching = [c for c, own in enumerate(program.clauses) if C[list(own)][:, outputs].any()]
@@ -142,19 +153,20 @@ class GridBlock:
         divisor = np.array([max(int(np.gcd.reduce(np.abs(row).astype(np.int64))), 1) for row in A])
         self.A, self.divisor = A / divisor[:, None], divisor.astype(np.float64)
         self.binds = self.A.any(axis=1)
+        self.binding = np.flatnonzero(self.binds[: len(self.literals)])  # literals that no equality settles
         single = (self.C != 0).sum(axis=1) == 1
-        plain = all(len(own) == 1 for own in self.of_clause)
+        self.is_plain = plain = all(len(own) == 1 for own in self.of_clause)
         equal: Mask = np.asarray(~(self.C @ self.B).any(axis=1))  # sums that equalities fix
         self.is_limits = len(self.outputs) == 1
         m = len(self.outputs)
         signs = self.C[equal][0] if equal.any() else np.zeros(m)
         one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and plain
         self.is_sum = bool(one and (single | equal).all())
-        self.signs = signs
-        self.single = single
+        self.signs, self.is_turned = signs, bool((signs < 0).any())
+        self.single, self.own = single, np.flatnonzero(single)
         first = np.array([row[np.flatnonzero(row)[0]] > 0 for row in self.C], dtype=bool)
         self.sums = np.flatnonzero(~single & (~equal | first))  # rows over several outputs, an equality once
-        self.equal = equal[self.sums]
+        self.equal, self.summed = equal[self.sums], self.C[self.sums]
 
     def _order(self) -> None:
         """Order base outputs so that sums over some of them are sums of neighbors, where sums nest."""
@@ -195,29 +207,38 @@ class GridBlock:
 
     def limits(self, asked: _Asked) -> Array:
         """Return right sides of the rows over free outputs (n, rows): whole, infinite for literals of rules off."""
-        literal = asked.right - asked.c @ self.C.T
+        literal, count, m = asked.right - asked.c @ self.C.T, len(self.literals), len(self.outputs)
         if not self.always:
             literal = np.where(self._on(asked), literal, np.inf)
-        r = np.hstack([literal, self.upper - asked.c, asked.c - self.lower])
-        return np.floor(r / self.divisor)
+        r = np.empty((max(len(literal), len(asked.c)), len(self.A)))
+        r[:, :count] = literal
+        np.subtract(self.upper, asked.c, out=r[:, count : count + m])
+        np.subtract(asked.c, self.lower, out=r[:, count + m :])
+        r /= self.divisor
+        return np.asarray(np.floor(r, out=r))
 
     def _on(self, asked: _Asked) -> Mask:
         """Return the literals that belong to a clause of a rule that is on (n, literals)."""
+        if asked.on is None:
+            return np.ones((1, len(self.literals)), dtype=bool)
         on = np.zeros((len(asked.p), len(self.literals)), dtype=bool)
         for place, own in enumerate(self.of_clause):
             on[:, own] |= asked.on[:, place : place + 1]
         return on
 
-    def _ends(self, right: Array, rows: Numbers, on: Mask) -> tuple[Array, Array]:
-        """Return the whole limits of single outputs (n, outputs) that ranges and some rows leave."""
-        lower, upper = (np.repeat(side[None], len(right), axis=0) for side in (self.lower, self.upper))
-        for place, row in enumerate(rows.tolist()):
+    def _ends(self, right: Array, on: Mask) -> tuple[Array, Array]:
+        """Return the whole limits of single outputs (n, outputs) that ranges and rows of them leave."""
+        if not len(self.own):
+            return self.lower[None], self.upper[None]
+        count = max(len(right), len(on))
+        lower, upper = (np.repeat(side[None], count, axis=0) for side in (self.lower, self.upper))
+        for row in self.own.tolist():
             i = int(np.flatnonzero(self.C[row])[0])
-            value = right[:, place] / self.C[row, i]
+            value = right[:, row] / self.C[row, i]
             if self.C[row, i] > 0:
-                upper[:, i] = np.where(on[:, place], np.minimum(upper[:, i], np.floor(value)), upper[:, i])
+                upper[:, i] = np.where(on[:, row], np.minimum(upper[:, i], np.floor(value)), upper[:, i])
             else:
-                lower[:, i] = np.where(on[:, place], np.maximum(lower[:, i], np.ceil(value)), lower[:, i])
+                lower[:, i] = np.where(on[:, row], np.maximum(lower[:, i], np.ceil(value)), lower[:, i])
         return lower, upper
 
     # --- nearest points
@@ -225,13 +246,16 @@ class GridBlock:
     def nearest(self, asked: _Asked) -> tuple[Array, Array]:
         """Return whole points (n, outputs), and the real points they come from."""
         if not len(self.free):
-            return asked.c, asked.c
+            c = np.broadcast_to(asked.c, asked.p.shape)
+            return c, c
         if self.is_sum:
             return self._on_sum(asked)
         r = self.limits(asked)
-        if all(len(own) == 1 for own in self.of_clause):
+        if self.is_plain:
             return self._limited(asked, r) if self.is_limits else self._in_piece(asked, r)
-        best, real, cost = asked.c.copy(), asked.c.copy(), np.full(len(asked.p), np.inf)
+        r = np.broadcast_to(r, (len(asked.p), len(self.A)))
+        best = np.broadcast_to(asked.c, asked.p.shape).copy()
+        real, cost = best.copy(), np.full(len(asked.p), np.inf)
         for piece in self._pieces(asked, r):
             k, z = self._in_piece(asked, piece)
             far = (((k - asked.p) * self.w) ** 2).sum(axis=1)
@@ -243,35 +267,25 @@ class GridBlock:
     def _limited(self, asked: _Asked, r: Array) -> tuple[Array, Array]:
         """Return the nearest whole numbers between limits of a single output."""
         a = self.A[:, 0]
-        upper = np.where(a > 0, r, np.inf).min(axis=1) + asked.c[:, 0]
-        lower = np.where(a < 0, -r, -np.inf).max(axis=1) + asked.c[:, 0]
-        p = asked.p[:, 0]
-        k = np.minimum(np.maximum(np.floor(p + 0.5), lower), upper)
-        return k[:, None], np.clip(p, lower, upper)[:, None]
+        upper = r[:, a > 0].min(axis=1, keepdims=True) + asked.c
+        lower = asked.c - r[:, a < 0].min(axis=1, keepdims=True)
+        real = np.minimum(np.maximum(asked.p, lower), upper)
+        return np.minimum(np.maximum(np.floor(asked.p + 0.5), lower), upper), real
 
     def _on_sum(self, asked: _Asked) -> tuple[Array, Array]:
         """Return the nearest whole points with a given sum, between limits of single outputs."""
-        own = np.flatnonzero(self.single)
-        lower, upper = self.lower, self.upper
-        if len(own):
-            lower, upper = self._ends(asked.right[:, own], own, self._on(asked)[:, own])
-        turned = self.signs < 0
-        is_turned = bool(turned.any())
-        if is_turned:
-            p = np.where(turned, -asked.p, asked.p)
+        lower, upper = self._ends(asked.right, self._on(asked))
+        p, turned = asked.p, self.signs < 0
+        if self.is_turned:
+            p = np.where(turned, -p, p)
             lower, upper = np.where(turned, -upper, lower), np.where(turned, -lower, upper)
-        else:
-            p = asked.p
         total = asked.c @ self.signs  # the same for all u
-        cost = self.w**2
-        z = snapped(nearest_on_sum(p, lower, upper, total, cost))
+        z = snapped(nearest_on_sum(p, lower, upper, total, self.cost))
         if len(self.w) <= _SORTED and self.coarse:
-            k = exchanged(remainders(z, p, upper, total, cost), p, lower, upper, cost)
+            k = exchanged(remainders(z, p, upper, total, self.cost), p, lower, upper, self.cost)
         else:
             k = cumulative(z)
-        if is_turned:
-            k, z = np.where(turned, -k, k), np.where(turned, -z, z)
-        return k, z
+        return (np.where(turned, -k, k), np.where(turned, -z, z)) if self.is_turned else (k, z)
 
     def _pieces(self, asked: _Asked, r: Array) -> Iterator[Array]:
         """Yield right sides with one literal per clause; the others do not bind."""
@@ -303,35 +317,38 @@ class GridBlock:
     def _in_piece(self, asked: _Asked, r: Array) -> tuple[Array, Array]:
         """Return whole points (n, outputs) that obey rows, or nearly so, and the nearest real ones."""
         if len(self.free) <= _FEW:
+            r = np.broadcast_to(r, (len(asked.p), len(self.A)))
             u = (asked.p - asked.c) @ self.P.T
             v = nearest_under(u @ self.R.T, self.N, r / self.norm)
             u = snapped(v @ self.back.T)
             z = snapped(u @ self.B.T) + asked.c
             whole, found = self._around(u, asked, r)
             k = whole @ self.B.T + asked.c
-            missing = ~found
-            if missing.any():
-                k[missing] = self.rounded(z[missing], asked.c[missing])
+            missing = np.flatnonzero(~found)
+            if len(missing):
+                k[missing] = self.rounded(z[missing], of(asked.c, missing))
             return (self._polished(k, asked, r) if len(self.free) > 1 and self.coarse else k), z
-        bound = np.isfinite(r[:, : len(self.literals)])
-        own = np.flatnonzero(self.single)
-        lower, upper = self._ends(asked.right[:, own], own, bound[:, own])
-        right = np.where(bound[:, self.sums], asked.right[:, self.sums], np.inf)
-        z = (asked.p - asked.c) @ self.project.T + asked.c
-        out = ((z < lower) | (z > upper)).any(axis=1) | ((z @ self.C[self.sums].T - right > 1e-3) & ~self.equal).any(
-            axis=1
-        )
-        rest = np.flatnonzero(out)
-        if len(rest):
-            ends = lower[rest], upper[rest]
-            z[rest] = nearest_in_box(asked.p[rest], *ends, self.C[self.sums], right[rest], self.equal, self.w**2)
-        z = snapped(z)
+        z = self._nearest_real(asked, r)
         k = self.rounded(z, asked.c)
-        open_ = np.flatnonzero(~self._holds(k, asked, r)) if not self.coarse else np.arange(len(k))
+        open_ = np.arange(len(k)) if self.coarse else np.flatnonzero(~self._holds(k, asked, r))
         if len(open_):
-            some = _Asked(asked.p[open_], asked.c[open_], asked.right[open_], asked.on[open_])
-            k[open_] = self._polished(k[open_], some, r[open_])
+            k[open_] = self._polished(k[open_], asked.some(open_), of(r, open_))
         return k, z
+
+    def _nearest_real(self, asked: _Asked, r: Array) -> Array:
+        """Return the nearest real points (n, outputs) that obey rows."""
+        bound = np.isfinite(r[:, : len(self.literals)])
+        lower, upper = self._ends(asked.right, bound)
+        right = np.where(bound[:, self.sums], asked.right[:, self.sums], np.inf)
+        z = (asked.p - asked.c) @ self.project.T + asked.c if asked.c.any() else asked.p @ self.project.T
+        out = ((z < lower) | (z > upper)).any(axis=1)
+        if not self.equal.all():
+            out |= ((z @ self.summed.T - right > 1e-3) & ~self.equal).any(axis=1)
+        rest = out.nonzero()[0]
+        if len(rest):
+            ends = of(lower, rest), of(upper, rest)
+            z[rest] = nearest_in_box(asked.p[rest], *ends, self.summed, of(right, rest), self.equal, self.cost)
+        return snapped(z)
 
     def _around(self, u: Array, asked: _Asked, r: Array) -> tuple[Array, Mask]:
         """Return the best of whole points around real ones (n, f), and whether one obeys the rows."""
@@ -367,16 +384,22 @@ class GridBlock:
         """Round real points (n, outputs) so that sums of neighbors keep their limits; equalities hold."""
         if not len(self.free):
             return c
-        base = cumulative(z[:, self.base])
-        return np.asarray(base[:, self.free_of_base] @ self.B.T + c - c[:, self.places] @ self.B.T)
+        base = cumulative(z.take(self.base, axis=1))
+        k = base.take(self.free_of_base, axis=1) @ self.B.T
+        return k + c - c[:, self.places] @ self.B.T if c.any() else k
 
     def _holds(self, k: Array, asked: _Asked, r: Array) -> Mask:
-        u = k[:, self.places] - asked.c[:, self.places]
-        return np.asarray((u @ self.A.T <= r + 1e-9).all(axis=1))
+        """Return which rows of whole numbers are in range and obey the literals that bind (n,)."""
+        inside = (k >= self.lower) & (k <= self.upper)
+        held = np.ones(len(k), dtype=bool) if inside.all() else inside.all(axis=1)
+        if len(self.binding):
+            u = k.take(self.places, axis=1) - asked.c[:, self.places]
+            held &= (self.A[self.binding] @ u.T <= r[:, self.binding].T + 1e-9).all(axis=0)
+        return held
 
     def _polished(self, k: Array, asked: _Asked, r: Array) -> Array:
         """Take single steps, or one there and one back, as long as rows break less, or come nearer."""
-        f = len(self.free)
+        f, r = len(self.free), np.broadcast_to(r, (len(k), len(self.A)))
         eye = np.eye(f)
         steps = [eye, -eye]
         if f <= 20:
