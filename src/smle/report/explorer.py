@@ -17,8 +17,8 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.box.program import Box
+from smle.heads.grid.blocks import GridBlock
 from smle.heads.grid.program import GridProgram
-from smle.heads.grid.proposals import GridBlock
 from smle.heads.rules.checks import Check, row
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle.serving.perceptron import Perceptron

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
+from smle.heads.grid.blocks import GridBlock
 from smle.heads.grid.program import GridProgram
-from smle.heads.grid.proposals import GridBlock
 from smle.heads.grid.rounding import THETA
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.writer import Writer

@@ -61,7 +61,7 @@ class GridProgram(AsksOnce):
         # A line for each literal: what all rows must hold is then found line by line.
         self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
         self._CX, self._M, self._F = (tensors[f"check.{name}"] for name in ("steps", "inputs", "fractions"))
-        self._moving, self._moves = self.listed.moving, bool(self._CX.any())
+        self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
         everywhere = {g for g in regions if not spec.regions[g]}
         self.always = [bool(everywhere & set(spec.rules[rule].regions)) for rule, *_ in self.listed.clauses]
@@ -69,7 +69,7 @@ class GridProgram(AsksOnce):
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
         sloped = bool(tensors["safe.slope"].any()) or self.tree is not None
-        self._reads = bool(self._moves or self._M.any() or self._gate.size)
+        self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
         self._reads_later = self._reads or sloped
         self._part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
 
@@ -182,8 +182,7 @@ class GridProgram(AsksOnce):
         """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs."""
         if read is None:
             return self._H
-        right = self._H[:, None]
-        right = right - self._CX @ read.T if self._moves else np.repeat(right, len(read), axis=1)
+        right = self._H[:, None] - self._CX @ read.T
         if self._moving:
             right[: self._moving] += np.floor(self._M @ read.T + self._F[:, None])
         return np.asarray(right.T)
@@ -197,12 +196,11 @@ class GridProgram(AsksOnce):
         return good if inside.all() else np.asarray(good & inside.all(axis=1))
 
     def _obeys(self, k: Array, right: Array, bits: Mask | None) -> Mask:
-        good = np.ones(len(k), dtype=bool)
-        if not self.clauses:
-            return good
-        held = self._C @ k.T <= (right[:, None] if right.ndim == 1 else right.T)  # (literals, n)
+        sums = self._C @ k.T  # (literals, n)
+        held = sums <= (right[:, None] if right.ndim == 1 else right.T)
         if self._is_plain:
             return np.asarray(held[0] if len(held) == 1 else held.all(axis=0))
+        good = np.ones(len(k), dtype=bool)
         for own, regions, always in zip(self.clauses, self.of_rule, self.always, strict=True):
             met = held[own[0]] if len(own) == 1 else held[list(own)].any(axis=0)
             if not always:

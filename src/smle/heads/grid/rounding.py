@@ -6,6 +6,7 @@ All functions work on many rows at once.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 __all__ = [
     "cumulative",
     "exchanged",
+    "floors",
     "nearest_in_box",
     "nearest_on_sum",
     "nearest_under",
@@ -30,7 +32,7 @@ _NEWTON, _DAMPED, _ACTIVE, _SWEEPS = 40, 120, 15, 200
 _TRIANGLE = 64  # outputs whose cumulative sums are a product with a triangle of ones
 
 
-def of(values: Array, rows: npt.NDArray[np.intp]) -> Array:
+def of(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     """Return some rows of values, which may be one row that serves for all."""
     return values if len(values) == 1 else values[rows]
 
@@ -89,46 +91,48 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
     a single row of limits or of right sides serves for all.
     """
     n, k = len(p), len(rows)
-    share = 1.0 / cost
-    bound = np.isfinite(right)
+    share, half, bound = 1.0 / cost, cost / 2, np.isfinite(right)
     goal = np.where(bound, right, 0.0)
-    scale, full = 1e-6 * np.abs(rows).sum(axis=1), (rows**2) @ share
+    scale, full, fixed = 1e-6 * np.abs(rows).sum(axis=1), (rows**2) @ share, bool(equal.all())
 
     def value(z: Array, mu: Array) -> tuple[Array, Array]:
         """Return by how much rows are exceeded, and the dual value."""
-        gap = z @ rows.T - goal
-        return gap, 0.5 * (cost * (z - p) ** 2).sum(axis=1) + (mu * gap).sum(axis=1)
+        gap, apart = z @ rows.T - goal, z - p
+        return gap, (apart * apart) @ half + (mu * gap).sum(axis=1)
 
     z, mu, damping = np.minimum(np.maximum(p, lower), upper), np.zeros((n, k)), np.full((n, 1), 1e-8)
     gap, worth = value(z, mu)
     result, left = z, np.arange(n)
     for _ in range(_DAMPED):
-        on = bound & (equal | (mu > 0) | (gap > 0))
-        wrong = ((np.abs(gap) > scale) & on).any(axis=1)
+        on = bound if fixed else bound & (equal | (mu > 0) | (gap > 0))
+        residual = gap if on.all() else np.where(on, gap, 0.0)
+        wrong = (np.abs(residual) > scale).any(axis=1)
         if not wrong.all():
             result[left] = z
             own = wrong.nonzero()[0]
             if not len(own):
-                break
-            left, p, z, mu, gap, worth, damping, on = (part[own] for part in (left, p, z, mu, gap, worth, damping, on))
-            lower, upper, bound, goal = (of(part, own) for part in (lower, upper, bound, goal))
-        free = np.where((z > lower) & (z < upper), share, 0.0)
-        J = (rows * free[:, None, :]) @ rows.T
-        if not on.all():
+                return result
+            left, p, z, mu, gap, worth, damping, residual = (
+                part[own] for part in (left, p, z, mu, gap, worth, damping, residual)
+            )
+            lower, upper, bound, goal, on = (of(part, own) for part in (lower, upper, bound, goal, on))
+        J = (rows * np.where((z > lower) & (z < upper), share, 0.0)[:, None, :]) @ rows.T
+        if residual is not gap:
             J *= on[:, :, None] & on[:, None, :]
         J.reshape(len(J), k * k)[:, :: k + 1] += np.where(on, damping * full, 1.0)
-        fresh = mu + np.linalg.solve(J, np.where(on, gap, 0.0)[:, :, None])[:, :, 0]
-        fresh = np.where(equal, fresh, np.maximum(fresh, 0.0))
+        fresh = mu + np.linalg.solve(J, residual[:, :, None])[:, :, 0]
+        if not fixed:
+            fresh = np.where(equal, fresh, np.maximum(fresh, 0.0))
         point = np.minimum(np.maximum(p - (fresh @ rows) * share, lower), upper)
         over, after = value(point, fresh)
         better = after >= worth - 1e-13 * np.abs(worth)
-        damping = np.where(better[:, None], np.maximum(damping / 8, 1e-12), np.minimum(damping * 30, 1e6))
+        stiffer, damping = np.minimum(damping * 30, 1e6), np.maximum(damping / 8, 1e-12)
         if not better.all():
             same = ~better
+            damping[same] = stiffer[same]
             point[same], fresh[same], over[same], after[same] = z[same], mu[same], gap[same], worth[same]
         z, mu, gap, worth = point, fresh, over, after
-    else:
-        result[left] = z
+    result[left] = z
     return result
 
 
@@ -190,12 +194,17 @@ def snapped(z: Array) -> Array:
     return np.asarray(np.rint(z * _FINE) / _FINE)
 
 
-def cumulative(z: Array, theta: float = THETA) -> Array:
-    """Round so that every sum of neighbors keeps every whole limit that it kept: diff(floor(cumsum(z) + theta))."""
+def floors(z: Array) -> Array:
+    """Return cumulative sums, made whole: differences of them keep every whole limit that sums of neighbors kept."""
     count = z.shape[1]  # sums of multiples of 2^-20 are exact, in any order
     whole = z @ _triangle(count) if count <= _TRIANGLE else np.cumsum(z, axis=1)
-    whole += theta
-    np.floor(whole, out=whole)
+    whole += THETA
+    return np.asarray(np.floor(whole, out=whole))
+
+
+def cumulative(z: Array) -> Array:
+    """Round so that every sum of neighbors keeps every whole limit that it kept: diff(floor(cumsum(z) + theta))."""
+    whole = floors(z)
     result = np.empty_like(whole)
     result[:, 0] = whole[:, 0]
     np.subtract(whole[:, 1:], whole[:, :-1], out=result[:, 1:])
