@@ -32,13 +32,16 @@ class Grid(Printer):
         self.listed: Listed = listed_of(self.spec)
         self.gated, self.tree, self.count = gated, tree, count
         self.m, self.d = len(self.spec.outputs), len(self.spec.inputs)
+        self.used = {row: i for i, row in enumerate(rows_of(self.spec, gated))}
         program.readable |= set(READABLE)
 
     def print(self, kept: set[str]) -> str:
         """Put down the program; return the outputs (batch, m), and put down whole numbers where the graph reports."""
         p = self.program
-        self.clamp(self.ops[0])
-        read = self.read()
+        monitored, stepped = "x" in kept, any(step is not None for step in self.spec.input_steps)
+        if monitored or self.reads:
+            self.clamp(self.ops[0])
+        read = self.read() if self.reads or (monitored and stepped) else ""
         self.bits(read)
         right = self.right(read)
         answers = p.answer(self.m, across=True)
@@ -54,24 +57,22 @@ class Grid(Printer):
         if "bits" in self.values:
             p.cast(self.values["bits"].node)  # outside of branches, which others do not see
         outer, p.nodes = p.nodes, []
-        own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=FLOAT)
-        whole = Branch(p.nodes, [own])
+        own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=INT64)
+        whole = Branch(p.nodes, [own], INT64)
         p.nodes = []
-        repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)])
+        repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)], INT64)
         p.nodes = outer
-        return self.served(p.branch(fails, "grid/whole", {"then_branch": repaired, "else_branch": whole}))
+        name = "steps" if self.interface.steps else "grid/whole"
+        return self.served(p.branch(fails, name, {"then_branch": repaired, "else_branch": whole}))
 
     def served(self, whole: str) -> str:
-        """Whole numbers of steps (batch, m), float32 numbers of at most 2^24 -> what they stand for, without -0."""
-        p, zero = self.program, self.program.floats("constants/zero", [0], ())
-        k = p.add("Where", [p.add("Equal", [whole, zero], "grid/none"), zero, whole], "grid/clean")
-        if self.interface.steps:
-            p.add("Cast", [k], "steps", to=INT64)
+        """Whole numbers of steps (batch, m), int64 numbers of at most 2^24 -> what they stand for; none is -0."""
+        p = self.program
         parts = [(op, f"grid.{name}") for op, name in (("Mul", "numerator"), ("Div", "denominator"))]
         parts = [(op, name) for op, name in parts if self.scaled(name)]
         if not parts:
-            return p.add("Identity", [k], "grid/y")
-        y = p.add("Cast", [k], "grid/wide", to=DOUBLE)
+            return p.add("Cast", [whole], "grid/y", to=FLOAT)
+        y = p.add("Cast", [whole], "grid/wide", to=DOUBLE)
         for op, name in parts:
             y = p.add(op, [y, p.doubles(f"{name}s", floats_of(self.tensors[name]), (self.m,))], f"grid/{op}")
         return p.add("Cast", [y], "grid/y", to=FLOAT)
@@ -112,8 +113,7 @@ class Grid(Printer):
 
     def bits(self, read: str) -> None:
         """Whether rows hold (rows, batch), and which regions are active (regions, batch)."""
-        p, used = self.program, rows_of(self.spec, self.gated)
-        self.used = {row: i for i, row in enumerate(used)}
+        p, used = self.program, self.used
         if not used:
             return
         rows = p.doubles("gate.rows", floats_of(self.tensors["gate.rows"]), (len(used), self.d))
@@ -157,6 +157,8 @@ class Grid(Printer):
     def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
         """Whole numbers (m, n) -> how many conditions are not met (n,), in float32: 0 where all are."""
         p, spec, listed = self.program, self.spec, self.listed
+        if not gated and all(len(set(own)) == 1 for *_, own in listed.clauses):
+            return self.beyond(k, right, name)
         low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
         above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
         inside = p.add("And", [above, p.add("LessOrEqual", [k, high], f"{name}/below")], f"{name}/inside")
@@ -194,6 +196,23 @@ class Grid(Printer):
             parts.append(p.add("ReduceSum", [short, first], f"{name}/missed", keepdims=0))
         return parts[0] if len(parts) == 1 else p.add("Add", parts, f"{name}/broken")
 
+    def beyond(self, k: str, right: str, name: str) -> str:
+        """The same where all literals must hold: k <= high, -k <= -low and C k <= right, in one comparison."""
+        p, low, high = self.program, *(floats_of(self.tensors[f"grid.{side}"]) for side in ("lower", "upper"))
+        limits, parts = [*high, *(0.0 - value for value in low)], [k, p.add("Neg", [k], f"{name}/negative")]
+        if self.listed.clauses:
+            count = len(self.listed.literals)
+            p.reserve(2 * count * self.m)
+            matrix = p.doubles("check.outputs", floats_of(self.tensors["check.outputs"]), (count, self.m))
+            sums = p.add("MatMul", [matrix, k], f"{name}/sums")
+            # A difference is at most 0 exactly if its first part is at most its second.
+            parts.append(p.add("Sub", [sums, right], f"{name}/excess") if self.moving else sums)
+            limits += [0.0] * count if self.moving else floats_of(self.tensors["check.thresholds"])
+        column = p.doubles("check.limits", limits, (len(limits), 1))
+        held = p.add("LessOrEqual", [p.add("Concat", parts, f"{name}/all", axis=0), column], f"{name}/held")
+        missed = p.cast(p.add("Not", [held], f"{name}/missed"))
+        return p.add("ReduceSum", [missed, p.integers("constants/first", [0], (1,))], f"{name}/broken", keepdims=0)
+
     # --- rows that fail
 
     def repaired(self, k: str, broken: str, targets: str, read: str, right: str) -> str:
@@ -205,7 +224,7 @@ class Grid(Printer):
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
         p.add("Gather", [targets, chosen], "repair/targets", axis=1)
         own = p.add("Gather", [read, chosen], "repair/read", axis=1) if self.reads else None
-        moving = bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
+        moving = self.moving
         sides = p.add("Gather", [right, chosen], "repair/right", axis=1) if moving else right
         if not moving:
             p.add("Identity", [right], "repair/right")
@@ -218,7 +237,7 @@ class Grid(Printer):
         size = p.add("Mul", [p.add("Shape", [chosen], "repair/count"), number], "repair/number")
         shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
         proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
-        candidates = self.whole(proposed, "repair/proposals")
+        candidates = p.add("Floor", [proposed], "repair/proposals")
         if moving and count > 1:
             sides = p.add("Concat", [sides] * count, "repair/sides", axis=1)
         tiled = active
@@ -240,7 +259,12 @@ class Grid(Printer):
             found = p.add("Where", [passes, answer, found], f"repair/found/{i}")
         kept = p.add("Transpose", [k], "repair/kept")
         put = p.add("ScatterND", [kept, places, p.add("Transpose", [found], "repair/turned")], "repair/all")
-        return p.add("Cast", [put], "repair/whole", to=FLOAT)
+        return p.add("Cast", [put], "repair/whole", to=INT64)
+
+    @property
+    def moving(self) -> bool:
+        """Whether right sides of literals move with inputs."""
+        return bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
 
     @property
     def reads(self) -> bool:
