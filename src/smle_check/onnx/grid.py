@@ -4,6 +4,7 @@ Values are (columns, batch). Comparisons are made number by number; what is coun
 that NaN is never reduced.
 """
 
+from fractions import Fraction
 from typing import Any
 
 from smle_check.heads.grid import Listed, cut_place, listed_of
@@ -13,10 +14,17 @@ from smle_check.onnx.operations import Printer, Tensors
 from smle_check.onnx.program import PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op
 from smle_check.reading import require
-from smle_check.specification import Specification
+from smle_check.specification import Literal, Specification
 
 MOST = 1 << 24  # numbers of a table of conditions
 READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "repair/bits", "repair/chosen")
+
+
+def signed(literal: Literal, sign: int) -> tuple[frozenset[tuple[int, Fraction]], ...]:
+    """Return the numbers of a literal, or their opposites."""
+    return tuple(
+        frozenset((i, sign * v) for i, v in part.items()) for part in (literal.y, literal.x, {0: literal.bound})
+    )
 
 
 class Grid(Printer):
@@ -51,6 +59,9 @@ class Grid(Printer):
         if self.scaled("grid.numerator"):
             targets = p.add("Div", [targets, self.column("grid.numerator", self.m)], "grid/targets")
         k = self.whole(targets, "grid")
+        name = "steps" if self.interface.steps else "grid/whole"
+        if self.pinned and self.count == 1:
+            return self.served(self.together(k, targets, read, right, name))
         broken = self.broken(k, right, "bits" in self.values, "grid")
         total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
         fails = p.add("Cast", [total], "grid/fails", to=BOOL)
@@ -62,7 +73,6 @@ class Grid(Printer):
         p.nodes = []
         repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)], INT64)
         p.nodes = outer
-        name = "steps" if self.interface.steps else "grid/whole"
         return self.served(p.branch(fails, name, {"then_branch": repaired, "else_branch": whole}))
 
     def served(self, whole: str) -> str:
@@ -157,7 +167,7 @@ class Grid(Printer):
     def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
         """Whole numbers (m, n) -> how many conditions are not met (n,), in float32: 0 where all are."""
         p, spec, listed = self.program, self.spec, self.listed
-        if not gated and all(len(set(own)) == 1 for *_, own in listed.clauses):
+        if self.plain:
             return self.beyond(k, right, name)
         low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
         above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
@@ -212,6 +222,38 @@ class Grid(Printer):
         held = p.add("LessOrEqual", [p.add("Concat", parts, f"{name}/all", axis=0), column], f"{name}/held")
         missed = p.cast(p.add("Not", [held], f"{name}/missed"))
         return p.add("ReduceSum", [missed, p.integers("constants/first", [0], (1,))], f"{name}/broken", keepdims=0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all literals must hold, everywhere."""
+        return not self.used and all(len(set(own)) == 1 for *_, own in self.listed.clauses)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether all literals must hold, and two make an equality: hardly any answer of a model passes."""
+        found = {sign: {signed(each, sign) for each in self.listed.literals} for sign in (1, -1)}
+        return self.plain and not found[1].isdisjoint(found[-1])
+
+    # --- answers and proposals, checked together
+
+    def together(self, k: str, targets: str, read: str, right: str, name: str) -> str:
+        """Return whole numbers of all rows (batch, m): answers that pass, else proposals that do, else safe ones."""
+        p = self.program
+        p.add("Identity", [targets], "repair/targets")
+        p.add("Identity", [right], "repair/right")
+        own = p.add("Identity", [read], "repair/read") if self.reads else None
+        safe = self.safe(own, None)
+        shape = p.add("Concat", [p.integers("repair.width", [self.m], (1,)), p.rows()], "repair/shape", axis=0)
+        proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
+        proposal = p.add("Floor", [proposed], "repair/proposals")
+        both = p.add("Concat", [k, proposal], "repair/both", axis=1)
+        sides = p.add("Concat", [right, right], "repair/sides", axis=1) if self.moving else right
+        missed = self.broken(both, sides, False, "repair/check")
+        good = p.add("Equal", [missed, p.floats("constants/none", [0], ())], "repair/good")
+        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)
+        first, second = p.several("Split", [good, halves], ["repair/first", "repair/second"], axis=0)
+        found = p.add("Where", [first, k, p.add("Where", [second, proposal, safe], "repair/found")], "repair/all")
+        return p.add("Cast", [p.add("Transpose", [found], "repair/turned")], name, to=INT64)
 
     # --- rows that fail
 

@@ -244,7 +244,8 @@ class _Part:
         z = self.clipped(first, lower, upper)
         gap = off(w, z)  # where no limit binds, that is all
         starts = [w.constant(np.full((1, 1), value)) for value in (0.0, -np.inf, np.inf)]
-        z = w.loop(_NEWTON, [*starts, z, gap], body, start=is_far(w, gap))[3]
+        some = w.add("Concat", [gap, w.constant(np.zeros((1, 1)))], axis=1)  # of no rows, too
+        z = w.loop(_NEWTON, [*starts, z, gap], body, start=is_far(w, some))[3]
         return w.add("Mul", [z, signs]) if turned else z
 
     def split(self, lower: str, upper: str, rows: Array, right: str) -> str:
