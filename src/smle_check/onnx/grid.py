@@ -149,8 +149,8 @@ class Grid(Printer):
             right = p.add("Sub", [right, p.add("MatMul", [matrix, read], "check/moved")], "check/stepped")
         if listed.moving:  # 0 for the other literals
             more = count - listed.moving
-            inputs = [*floats_of(self.tensors["check.inputs"]), *([0.0] * (more * self.d))]
-            fractions = [*floats_of(self.tensors["check.fractions"]), *([0.0] * more)]
+            inputs = [*floats_of(self.tensors["check.inputs_float32"]), *([0.0] * (more * self.d))]
+            fractions = [*floats_of(self.tensors["check.fractions_float32"]), *([0.0] * more)]
             matrix = p.doubles("check.inputs", inputs, (count, self.d))
             column = p.doubles("check.fractions", fractions, (count, 1))
             total = p.add("Add", [p.add("MatMul", [matrix, read], "check/real"), column], "check/total")
@@ -311,7 +311,7 @@ class Grid(Printer):
     @property
     def reads(self) -> bool:
         """Whether anything but the model reads inputs."""
-        parts = ("check.steps", "check.inputs", "safe.slope")
+        parts = ("check.steps", "check.inputs_float32", "safe.slope")
         return self.tree is not None or bool(self.used) or any(any(floats_of(self.tensors[name])) for name in parts)
 
     def safe(self, read: str | None, active: str | None) -> str:

@@ -60,7 +60,10 @@ class GridProgram(AsksOnce):
         self.members = [[place[row] for row in spec.regions[region]] for region in regions]
         # A line for each literal: what all rows must hold is then found line by line.
         self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
-        self._CX, self._M, self._F = (tensors[f"check.{name}"] for name in ("steps", "inputs", "fractions"))
+        self._CX = tensors["check.steps"]
+        names = [(f"check.inputs_{kind.name}", f"check.fractions_{kind.name}") for kind in _FORMATS]
+        self._short, self._long = ((tensors[M], tensors[F][:, None]) for M, F in names)
+        self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
         self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
         everywhere = {g for g in regions if not spec.regions[g]}
@@ -69,7 +72,7 @@ class GridProgram(AsksOnce):
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
         sloped = bool(tensors["safe.slope"].any()) or self.tree is not None
-        self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
+        self._reads = bool(self._CX.any() or self._moving or self._gate.size)
         self._reads_later = self._reads or sloped
         self._part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
 
@@ -139,7 +142,7 @@ class GridProgram(AsksOnce):
         np.floor(k, out=k)
         read = self.read(X) if self._reads else None
         bits = self.bits(read, X.dtype) if self._gate.size else None
-        right = self.right(read)
+        right = self.right(read, short=X.dtype == np.float32)
         good = self.passes(k, right, bits)
         by = np.zeros(rows, dtype=np.int8)
         if good.all():
@@ -178,14 +181,26 @@ class GridProgram(AsksOnce):
         """Return which regions of the gate each row lies in (n, regions)."""
         return self.bits(self.read(X), X.dtype)
 
-    def right(self, read: Array | None) -> Array:
-        """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs."""
+    def right(self, read: Array | None, *, short: bool = False) -> Array:
+        """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs.
+
+        `short`: whether all real inputs are known to be float32 numbers, products with which lose fewer digits.
+        """
         if read is None:
             return self._H
         right = self._H[:, None] - self._CX @ read.T
         if self._moving:
-            right[: self._moving] += np.floor(self._M @ read.T + self._F[:, None])
+            right[: self._moving] += self._floors(read, short or self._is_one_form)
         return np.asarray(right.T)
+
+    def _floors(self, read: Array, short: bool) -> Array:
+        M, F = self._short
+        floors = np.floor(M @ read.T + F)
+        if short:
+            return floors
+        long = (M != 0) @ (read != read.astype(np.float32)).T  # literals with an input that is no float32 number
+        M, F = self._long
+        return np.where(long, np.floor(M @ read.T + F), floors)
 
     def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
         """Return which rows of whole numbers are in range and obey every clause of every rule that is on (n,)."""
