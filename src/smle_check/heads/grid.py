@@ -41,6 +41,7 @@ from smle_check.heads.steps import (
     Lattice,
     ReadBoxes,
     ReadFacts,
+    Whole,
     reading_tensors,
     rows_of,
     whole_form,
@@ -111,7 +112,7 @@ def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precis
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
     real = {j: v for j, v in literal.x.items() if spec.input_steps[j] is None}
-    whole = whole_form(own, stepped, "check")
+    whole = longer(spec, whole_form(own, stepped, "check"), real, literal)
     size = sum(abs(v) * max(map(abs, spec.output_ranges[i])) for i, v in whole.outputs.items())
     size += sum(abs(v) * max(map(abs, spec.input_ranges[j])) for j, v in whole.inputs.items())
     require(size < LARGEST_SUM, "check: a sum of whole numbers beyond 2^52")
@@ -127,6 +128,25 @@ def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precis
     limit = math.floor(bound)
     require(total + abs(limit) + size < EXACT, "check: a sum of whole numbers and inputs beyond 2^53")
     return Comparison(whole.outputs, whole.inputs, stored, limit, fraction)
+
+
+def longer(spec: Lattice, whole: Whole, real: Form, literal: Literal) -> Whole:
+    """Multiply a literal so that the coefficient of its one real input, and its bound, are whole: then nothing is lost.
+
+    Not where it is strict, or where products with float32 numbers would lose digits, or sums come near to 2^52.
+    """
+    if len(real) != 1 or literal.strict:
+        return whole
+    ((j, moved),) = ((j, v * whole.factor) for j, v in real.items())
+    bound = literal.bound * whole.factor
+    times = math.lcm(moved.denominator, bound.denominator)
+    reach = abs(moved) * spec.sizes[j] + abs(bound)
+    reach += sum(abs(v) * max(1, *map(abs, spec.output_ranges[i])) for i, v in whole.outputs.items())
+    reach += sum(abs(v) * max(1, *map(abs, spec.input_ranges[i])) for i, v in whole.inputs.items())
+    if 2 * times * reach >= LARGEST_SUM or not is_short(moved * times, BINARY32.precision):
+        return whole
+    made = [{k: v * times for k, v in form.items()} for form in (whole.outputs, whole.inputs)]
+    return Whole(whole.factor * times, *made)
 
 
 def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool, digits: int) -> tuple[Form, Fraction]:
@@ -152,7 +172,7 @@ def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool, digits:
 
 
 def is_short(value: Fraction, digits: int) -> bool:
-    """Whether a product with a number of so many binary digits is exact: no digits are lost, and it is not too small."""
+    """Whether products with numbers of so many binary digits are exact: none is lost, and none is too small."""
     size = abs(value)
     odd = size.numerator // (size.numerator & -size.numerator)
     fits = odd == 1 or odd.bit_length() + digits <= BINARY64.precision
