@@ -61,8 +61,10 @@ class GridProgram(AsksOnce):
         # A line for each literal: what all rows must hold is then found line by line.
         self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
         self._CX = tensors["check.steps"]
-        names = [(f"check.inputs_{kind.name}", f"check.fractions_{kind.name}") for kind in _FORMATS]
-        self._short, self._long = ((tensors[M], tensors[F][:, None]) for M, F in names)
+        self._short, self._long = (
+            (tensors[f"check.inputs_{kind.name}"], tensors[f"check.fractions_{kind.name}"][:, None])
+            for kind in _FORMATS
+        )
         self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
         self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
@@ -194,13 +196,14 @@ class GridProgram(AsksOnce):
         return np.asarray(right.T)
 
     def _floors(self, read: Array, short: bool) -> Array:
+        """Return whole parts of what moves with real inputs (moving literals, n)."""
         M, F = self._short
-        floors = np.floor(M @ read.T + F)
+        floors = np.asarray(np.floor(M @ read.T + F))
         if short:
             return floors
         long = (M != 0) @ (read != read.astype(np.float32)).T  # literals with an input that is no float32 number
         M, F = self._long
-        return np.where(long, np.floor(M @ read.T + F), floors)
+        return np.asarray(np.where(long, np.floor(M @ read.T + F), floors))
 
     def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
         """Return which rows of whole numbers are in range and obey every clause of every rule that is on (n,)."""
