@@ -93,7 +93,7 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
     n, k = len(p), len(rows)
     share, half, bound = 1.0 / cost, cost / 2, np.isfinite(right)
     goal = np.where(bound, right, 0.0)
-    scale, full, fixed = 1e-6 * np.abs(rows).sum(axis=1), (rows**2) @ share, bool(equal.all())
+    scale, full, every = 1e-6 * np.abs(rows).sum(axis=1), (rows**2) @ share, bool(equal.all() and bound.all())
 
     def value(z: Array, mu: Array) -> tuple[Array, Array]:
         """Return by how much rows are exceeded, and the dual value."""
@@ -104,8 +104,8 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
     gap, worth = value(z, mu)
     result, left = z, np.arange(n)
     for _ in range(_DAMPED):
-        on = bound if fixed else bound & (equal | (mu > 0) | (gap > 0))
-        residual = gap if on.all() else np.where(on, gap, 0.0)
+        on = bound if every else bound & (equal | (mu > 0) | (gap > 0))
+        residual = gap if every else np.where(on, gap, 0.0)
         wrong = (np.abs(residual) > scale).any(axis=1)
         if not wrong.all():
             result[left] = z
@@ -117,11 +117,11 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
             )
             lower, upper, bound, goal, on = (of(part, own) for part in (lower, upper, bound, goal, on))
         J = (rows * np.where((z > lower) & (z < upper), share, 0.0)[:, None, :]) @ rows.T
-        if residual is not gap:
+        if not every:
             J *= on[:, :, None] & on[:, None, :]
-        J.reshape(len(J), k * k)[:, :: k + 1] += np.where(on, damping * full, 1.0)
+        J.reshape(len(J), k * k)[:, :: k + 1] += damping * full if every else np.where(on, damping * full, 1.0)
         fresh = mu + np.linalg.solve(J, residual[:, :, None])[:, :, 0]
-        if not fixed:
+        if not every:
             fresh = np.where(equal, fresh, np.maximum(fresh, 0.0))
         point = np.minimum(np.maximum(p - (fresh @ rows) * share, lower), upper)
         over, after = value(point, fresh)
