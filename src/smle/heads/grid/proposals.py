@@ -28,7 +28,7 @@ _FAR = 2.0**52
 
 
 class GridProposals:
-    """Candidates for rows whose answers do not pass."""
+    """Proposes candidates for rows whose answers do not pass."""
 
     def __init__(self, program: GridProgram) -> None:
         spec, self._program = program.lattice, program
@@ -70,7 +70,7 @@ class GridProposals:
 
 
 def _together(reduction: Reduction, C: Array, clauses: list[tuple[int, ...]]) -> list[Numbers]:
-    """Return groups of outputs that equalities or clauses tie together."""
+    """Group outputs that equalities or clauses tie together."""
     m = len(reduction.t)
     group = np.arange(m)
 
