@@ -150,7 +150,7 @@ def longer(spec: Lattice, whole: Whole, real: Form, literal: Literal) -> Whole:
 
 
 def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool, digits: int) -> tuple[Form, Fraction]:
-    """Return M and F: floor(sum64(M.x) + F) is at most `bound - floor(bound) + moved.x`, or below it if strict."""
+    """Return M and F such that floor(sum64(M.x) + F) is at most `bound - floor(bound) + moved.x` (below if strict)."""
     count, left = len(moved), bound - math.floor(bound)
     require(count < MOST_TERMS, "check: sum too long")
     if not left and not strict:

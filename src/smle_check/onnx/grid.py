@@ -122,7 +122,7 @@ class Grid(Printer):
         return p.add("Where", [marks, whole, real], "read/inputs")
 
     def bits(self, read: str) -> None:
-        """Whether rows hold (rows, batch), and which regions are active (regions, batch)."""
+        """Write whether rows hold (rows, batch), and which regions are active (regions, batch)."""
         p, used = self.program, self.used
         if not used:
             return

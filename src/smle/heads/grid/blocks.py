@@ -37,12 +37,12 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _PIECES = 32  # choices of literals that are all tried
-_FEW = 4  # free outputs around whose real point whole ones are tried: so many steps around it
+_FEW = 4  # up to this many free outputs, whole points this many steps around the real one are tried
 _AROUND, _FARTHER = (-1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3, 4)
 _SORTED = 64  # outputs of a sum that are rounded by remainders
-_COARSE = 0.02  # a step of so much of a unit is worth to be placed exactly
+_COARSE = 0.02  # a step larger than this share of a unit is worth placing exactly
 _STEPS = 10  # single steps that are taken
-_WORK = 2_000_000  # numbers that single steps may look at
+_WORK = 2_000_000  # numbers that single steps may examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class GridBlock:
     def __init__(self, program: GridProgram, reduction: Reduction, C: Array, weight: Array, outputs: Numbers) -> None:
         self.outputs = outputs
         self.free = np.flatnonzero(np.isin(reduction.free, outputs))
-        self.places = np.searchsorted(outputs, reduction.free[self.free])  # of free outputs, among the own ones
+        self.places = np.searchsorted(outputs, reduction.free[self.free])  # positions of free outputs among these
         self.B = reduction.B[np.ix_(outputs, self.free)].astype(np.float64)
         self.w = weight[outputs] / weight[outputs].max()
         self.cost = self.w**2
@@ -112,7 +112,7 @@ class GridBlock:
         self.equal, self.summed = equal[self.sums], self.C[self.sums]
 
     def _order(self) -> None:
-        """Order base outputs so that sums over some of them are sums of neighbors, where sums nest."""
+        """Order base outputs so that sums over some of them are sums of neighbors, if sums nest."""
         m, f = len(self.outputs), len(self.free)
         derived = [i for i in range(m) if i not in set(self.places.tolist())]
         # A derived output that is a sum of others is a total; else it is one of the parts, and comes last of them.
@@ -151,7 +151,7 @@ class GridBlock:
     # --- right sides
 
     def limits(self, asked: Asked) -> Array:
-        """Return right sides of the rows over free outputs (n, rows): whole, infinite for literals of rules off."""
+        """Return right sides of the rows over free outputs (n, rows): whole, infinite where literals do not apply."""
         literal, count, m = asked.right - asked.c @ self.C.T, len(self.literals), len(self.outputs)
         on = self._on(asked)
         if on is not None and not self.always:
@@ -244,7 +244,7 @@ class GridBlock:
                 piece[:, dropped] = np.inf
                 yield piece
             return
-        # Too many: the literal that is violated least at the target, and single swaps.
+        # Too many: take the literal violated least at the target, and single swaps.
         u = (asked.p - asked.c) @ self.P.T
         excess = (u @ self.A.T - r) / self.norm
         best = [np.asarray(own)[excess[:, own].argmin(axis=1)] for own in open_]
@@ -296,7 +296,7 @@ class GridBlock:
         return snapped(z)
 
     def _around(self, u: Array, asked: Asked, r: Array) -> tuple[Array, Mask]:
-        """Return the best of whole points around real ones (n, f), and whether one obeys the rows."""
+        """Return the best whole points around real ones (n, f), and whether one obeys the rows."""
         n, f = u.shape
         last = int(np.abs(self.w @ np.abs(self.B)).argmin()) if f > 1 else 0  # the finest is solved on its line
         others = [i for i in range(f) if i != last]
@@ -319,9 +319,10 @@ class GridBlock:
         point = np.empty((n, len(shifts), f))
         point[:, :, others], point[:, :, last] = trial, chosen
         step, slope = point - u[:, None], snapped(2 * (u - goal) @ self.H)
-        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)  # than the real point costs
+        # Cost beyond that of the real point.
+        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)
         cost = np.where(good, more, np.inf)
-        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # of equal ones the first
+        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # the first of equal ones
         rows = np.arange(n)
         return np.where(good[rows, best][:, None], point[rows, best], np.rint(u)), good[rows, best]
 
@@ -342,7 +343,7 @@ class GridBlock:
         return np.asarray(held)
 
     def _polished(self, k: Array, asked: Asked, r: Array) -> Array:
-        """Take single steps, or one there and one back, as long as rows break less, or come nearer."""
+        """Take single steps, or one there and one back, as long as rows break less or come nearer."""
         f, r = len(self.free), np.broadcast_to(r, (len(k), len(self.A)))
         eye = np.eye(f)
         steps = [eye, -eye]

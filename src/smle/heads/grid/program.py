@@ -201,7 +201,7 @@ class GridProgram(AsksOnce):
         return np.asarray(np.where(long, np.floor(M @ read.T + F), floors))
 
     def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
-        """Return which rows of whole numbers are in range and obey every clause of every rule that is on (n,)."""
+        """Return a mask of the rows in range that obey every clause of every active rule (n,)."""
         good = self._obeys(k, right, bits)
         if not good.any():
             return good
