@@ -127,7 +127,15 @@ def beyond_comparisons():
     return made, np.array([[4.0]]), None
 
 
-def rounded(spec, moved, bound, strict):
+def digits():
+    """L3 (a): products of many digits are rounded."""
+    share = Fraction(round(0.7 * 2**40) | 1, 2**40)
+    made = package([REAL], [number(0, 70, 1)], [[literal([(0, 1)], [(0, -share)], 0)]])
+    n = np.arange(1, 70)
+    return made, np.minimum(np.nextafter(n / float(share), 0), 100)[:, None], n[:, None].astype(np.float32)
+
+
+def rounded(spec, moved, bound, strict, digits):
     """Return coefficients and fraction as if sums were exact."""
     return {j: coefficient(v) for j, v in moved.items()}, threshold_below(bound - bound // 1, strict=strict)
 
@@ -149,6 +157,7 @@ LEFT_OUT = {
     sums: [(grid, "LARGEST_SUM", 2**60)],
     moving: [(grid, "real_part", rounded)],
     proportional: [(grid, "real_part", rounded)],
+    digits: [(grid, "is_short", lambda *_: True)],
     gates: [(steps.Lattice, "slack", lambda *_: Fraction(0))],
     strict_gates: [(steps, "below_strictly", lambda bound, fmt: below(below(bound, fmt), fmt))],
     safe_range: [(grid.SafeAnswer, "require_range", lambda self: None)],

@@ -153,7 +153,15 @@ def test_proposals_may_be_anything(exported):
 
 def changed_graphs(path):
     """Yield graphs with one node or constant of the head changed."""
-    for name in ("grid.upper", "grid.lower", "check.thresholds", "check.outputs", "grid.numerator", "safe.offset"):
+    for name in (
+        "grid.upper",
+        "grid.lower",
+        "check.thresholds",
+        "check.outputs",
+        "check.limits",
+        "grid.numerator",
+        "safe.offset",
+    ):
         graph = onnx.load(path)
         for item in graph.graph.initializer:
             if item.name == name and item.raw_data:
@@ -165,6 +173,8 @@ def changed_graphs(path):
         ("And", "Or"),
         ("Relu", "Abs"),
         ("ReduceSum", "ReduceMin"),
+        ("Neg", "Abs"),
+        ("Not", "Identity"),
     ):
         graph = onnx.load(path)
         for node in graph.graph.node:
@@ -173,12 +183,29 @@ def changed_graphs(path):
                 yield f"{old} -> {new}", graph
                 break
 
+    graph = onnx.load(path)
+    for node in graph.graph.node:  # a proposal that was not checked
+        if node.output[0] == "repair/all":
+            node.input[2] = "repair/proposals"
+            yield "unchecked", graph
+
+
+@pytest.mark.parametrize("exported", ["shares", "pieces"], indirect=True)
+def test_no_rows_are_fine(exported):
+    spec, _, path = exported
+    X, answers = np.zeros((0, len(spec.columns)), np.float32), np.zeros((0, len(spec.targets)), np.float32)
+    y, found = served(onnxruntime.InferenceSession(path), spec, X, answers)
+    assert y.shape == answers.shape
+    assert found["steps"].shape == answers.shape
+
 
 def test_whole_numbers_of_other_answers_are_refused(exported):
     _, model, path = exported
     graph = onnx.load(path)
-    node = next(node for node in graph.graph.node if node.output[0] == "steps")
-    node.input[0] = "grid/whole"
+    for node in graph.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["grid/other" if name == "steps" else name for name in names]
+    graph.graph.node.append(onnx.helper.make_node("Neg", ["grid/other"], ["steps"]))
     data = graph.SerializeToString()
     with pytest.raises(smle_check.Rejected, match="steps"):
         smle_check.check_onnx(data, _sealed(model.proof, data))

@@ -185,9 +185,8 @@ def test_limits_that_move_with_real_inputs_err_to_the_safe_side(step, low, high,
     x = np.clip(np.concatenate([ties, np.nextafter(ties, 9e9), np.nextafter(ties, -9e9), [0.0, low, high]]), low, high)
     X = np.stack([x, rng.choice([0.5, 1.0, 3.3, 4.0], len(x)), rng.integers(0, 10, len(x))], axis=1)
     literal = spec.rules[0].requirement.clauses[0].literals[0]
-    lost = 0
     for dtype in (np.float32, np.float64):
-        read = program.read(X.astype(dtype))
+        lost, read = 0, program.read(X.astype(dtype))
         right = program.right(read)[:, 0]
         c = program.stored["check.outputs"][0, 0]
         best = np.floor(right / abs(c)) * np.sign(c)  # the last whole number that passes
@@ -197,30 +196,54 @@ def test_limits_that_move_with_real_inputs_err_to_the_safe_side(step, low, high,
             further = [(y[0] + n * int(np.sign(c)) * spec.grid.steps[0],) for n in (1, 2)]
             lost += literal.holds(further[0], exact)
             assert not literal.holds(further[1], exact)  # at a tie one step may be lost, never two
-    assert lost == 0 or kind != "a" or step == "0.01"
+        alone = "t" not in then and "<=" in then  # one real input: products with float32 numbers are exact
+        assert lost == 0 or not (alone and (dtype == np.float32 or (kind == "a" and step != "0.01")))
+
+
+def test_an_allowed_answer_at_a_tie_stays():
+    """At float32 numbers in either format; between them a step may be lost."""
+    _, program = head(
+        "inputs: {x: [-40, 40]}\noutputs: {a: {integer: true, range: [-50, 50]}}\n"
+        "rules: [{name: r, then: a <= 0.7 * x + 0.1}]\n"
+    )
+    X, tie = np.array([[7.0], [-13.0], [17.0], [27.0]]), np.array([[5.0], [-9.0], [12.0], [19.0]], dtype=np.float32)
+    for dtype in (np.float32, np.float64):
+        assert (program(X.astype(dtype), tie) == tie).all()
+        assert (program(X.astype(dtype), tie + 1) == tie).all()
+        assert (program(np.nextafter(X.astype(dtype), dtype(-99)), tie) == tie - 1).all()
+    assert (program(np.nextafter(X, 99.0), tie + 1) <= tie).all()
 
 
 def test_the_kinds_of_slack_are_as_they_are_meant():
-    def made(then, low=0):
+    def made(then, low=0, digits=53):
         spec = Specification.from_yaml(MOVING.format(low=low, high=8, step="1", then=then))
         from smle.certificates.issue import compiled
         from smle.regions.cells import regions_of
         from smle_check import Specification as Stated
 
         lattice = Lattice.read(Stated(compiled(spec, regions_of(spec), bytearray()), b""))
-        return comparison_of(lattice, listed_of(lattice).literals[0])
+        return comparison_of(lattice, listed_of(lattice).literals[0], digits)
 
     exact = made("a <= 2 * x")
     assert exact.fraction == 0
     assert exact.inputs == {0: 2}
     share = made("a <= 0.3 * x")
     assert share.fraction == 0
-    assert 0 < share.inputs[0] < Fraction(3, 10)
+    assert share.outputs == {0: 10}
+    assert Fraction(29, 10) < share.inputs[0] < 3
+    assert made("a <= 0.3 * x", digits=24).inputs == {0: 3}
+    assert made("a <= 0.3 * x", digits=51).inputs == {0: 3}
+    assert made("a <= 0.3 * x", digits=52).inputs != {0: 3}
     other = made("a >= 0.3 * x")
     assert other.fraction == 0
-    assert -other.inputs[0] > Fraction(3, 10)
+    assert -other.inputs[0] > 3
     assert made("a <= 0.3 * x", low=-8).fraction < 0
-    assert 0 < made("a <= 0.3 * x + 0.5", low=-8).fraction < Fraction(1, 2)
+    assert made("a <= 0.3 * x", low=-8, digits=24).fraction == 0
+    assert made("a <= 0.3 * x + 0.5", low=-8, digits=24).threshold == 5
+    assert 0 < made("a <= 0.3 * x + 0.1 * t + 0.5", low=-8).fraction < Fraction(1, 2)
+    assert 0 < made("a < 0.3 * x + 0.5", low=-8).fraction < Fraction(1, 2)
+    many = made("a <= 0.30000000000000000001 * x", digits=24)  # of too many digits
+    assert many.outputs == {0: 1}
 
 
 def test_tiny_inputs_are_read_as_zero():

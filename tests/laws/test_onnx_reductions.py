@@ -37,13 +37,16 @@ RULES = {
     "sums": STEPS + "outputs: {p: {integer: true}, q: {integer: true}}\nrules:\n"
     "  - {name: r, then: 0 <= p <= 15 and 0 <= q <= 15}\n  - {name: s, then: p + q == n}\n"
     "  - {name: m, when: a + w >= 1 and n <= 12, then: p <= 9 + a}\n",
+    "sums alone": STEPS + "outputs: {p: {integer: true}, q: {integer: true}, o: {integer: true}}\nrules:\n"
+    "  - {name: r, then: 0 <= p <= 15 and 0 <= q <= 15 and 0 <= o <= 15}\n  - {name: s, then: p + q + o == n}\n",
+    "limits in steps": STEPS + "outputs: {p: {step: 0.1}}\nrules: [{name: r, then: 0 <= p <= 3 + 0.7 * a + w}]\n",
 }
 CHOOSE = {"ReduceMin", "ReduceMax", "ArgMax", "ArgMin", "Min", "Max"}
 ARITHMETIC = {"MatMul", "Gemm", "ReduceSum", "Add", "Sub", "Mul", "Div", "Relu"}
 TRUTHS = {"LessOrEqual", "GreaterOrEqual", "Less", "Greater", "Equal", "IsNaN", "Not", "And", "Or", "Shape", "NonZero"}
 PASSING = {
     "Cast", "Abs", "Transpose", "Reshape", "Concat", "Split", "Gather", "GatherND", "GatherElements", "Squeeze",
-    "Floor", "Clip", "Identity", "Expand", "ScatterND", "If", *CHOOSE, *ARITHMETIC,
+    "Floor", "Neg", "Clip", "Identity", "Expand", "ScatterND", "If", *CHOOSE, *ARITHMETIC,
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def onnx_nodes(nodes: Sequence[GraphNode], proposals: Mapping[str, list[Any]]) -
                 onnx_nodes(branch.nodes, proposals),
                 name,
                 [],
-                [helper.make_tensor_value_info(output, FLOAT, None) for output in branch.outputs],
+                [helper.make_tensor_value_info(output, branch.kind, None) for output in branch.outputs],
             )
             for name, branch in node.branches.items()
         }

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.box.program import Box
+from smle.heads.grid.blocks import GridBlock
 from smle.heads.grid.program import GridProgram
-from smle.heads.grid.proposals import GridBlock
 from smle.heads.rules.checks import Check, row
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle.serving.perceptron import Perceptron
@@ -120,8 +120,15 @@ def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
             "members": [list(own) for own in program.members],
         },
         "check": {
-            **{name: sparse(tensors[f"check.{name}"]) for name in ("outputs", "steps", "inputs")},
-            **{name: tensors[f"check.{name}"].tolist() for name in ("thresholds", "fractions")},
+            **{name: sparse(tensors[f"check.{name}"]) for name in ("outputs", "steps")},
+            "thresholds": tensors["check.thresholds"].tolist(),
+            "real": [
+                {
+                    "inputs": sparse(tensors[f"check.inputs_{kind}"]),
+                    "fractions": tensors[f"check.fractions_{kind}"].tolist(),
+                }
+                for kind in ("float32", "float64")
+            ],
         },
         "clauses": [
             [rule, list(own), program.of_rule[c], block_of.get(c)]
@@ -135,7 +142,7 @@ def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
         "blocks": blocks,
     }
     large = sum(np.size(values) for block in blocks for values in block.values())
-    rows = sum(np.count_nonzero(tensors[f"check.{name}"]) for name in ("outputs", "steps", "inputs"))
+    rows = sum(np.count_nonzero(tensors[f"check.{name}"]) for name in ("outputs", "steps", "inputs_float64"))
     return head, int(large + rows)
 
 

@@ -41,6 +41,7 @@ from smle_check.heads.steps import (
     Lattice,
     ReadBoxes,
     ReadFacts,
+    Whole,
     reading_tensors,
     rows_of,
     whole_form,
@@ -103,12 +104,15 @@ def in_range(spec: Lattice, clause: list[Literal]) -> bool:
     return most < literal.bound if literal.strict else most <= literal.bound
 
 
-def comparison_of(spec: Lattice, literal: Literal) -> DeployedComparison:
-    """Return the numbers that section 14 prescribes for a literal without zero coefficients."""
+def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precision) -> DeployedComparison:
+    """Return the numbers that section 14 prescribes for a literal without zero coefficients.
+
+    `digits`: how many binary ones its real inputs have at most.
+    """
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
     real = {j: v for j, v in literal.x.items() if spec.input_steps[j] is None}
-    whole = whole_form(own, stepped, "check")
+    whole = longer(spec, whole_form(own, stepped, "check"), real, literal)
     size = sum(abs(v) * max(map(abs, spec.output_ranges[i])) for i, v in whole.outputs.items())
     size += sum(abs(v) * max(map(abs, spec.input_ranges[j])) for j, v in whole.inputs.items())
     require(size < LARGEST_SUM, "check: a sum of whole numbers beyond 2^52")
@@ -117,7 +121,7 @@ def comparison_of(spec: Lattice, literal: Literal) -> DeployedComparison:
         limit = math.ceil(bound) - 1 if literal.strict else math.floor(bound)
         return DeployedComparison(whole.outputs, whole.inputs, {}, max(-size - 1, min(size, limit)), Fraction(0))
     moved = {j: -v * whole.factor for j, v in real.items()}
-    stored, fraction = real_part(spec, moved, bound, literal.strict)
+    stored, fraction = real_part(spec, moved, bound, literal.strict, digits)
     reach = [spec.sizes[j] for j in stored]
     total = abs(fraction) + sum((abs(v) * spec.sizes[j] for j, v in stored.items()), Fraction(0))
     total += error64(list(stored.values()), reach, fraction, "check")
@@ -126,12 +130,31 @@ def comparison_of(spec: Lattice, literal: Literal) -> DeployedComparison:
     return DeployedComparison(whole.outputs, whole.inputs, stored, limit, fraction)
 
 
-def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tuple[Form, Fraction]:
+def longer(spec: Lattice, whole: Whole, real: Form, literal: Literal) -> Whole:
+    """Multiply a literal so that the coefficient of its one real input, and its bound, are whole: then nothing is lost.
+
+    Not where it is strict, or where products with float32 numbers would lose digits, or sums come near to 2^52.
+    """
+    if len(real) != 1 or literal.strict:
+        return whole
+    ((j, stated),) = real.items()
+    moved, bound = stated * whole.factor, literal.bound * whole.factor
+    times = math.lcm(moved.denominator, bound.denominator)
+    reach = abs(moved) * spec.sizes[j] + abs(bound)
+    reach += sum(abs(v) * max(1, *map(abs, spec.output_ranges[i])) for i, v in whole.outputs.items())
+    reach += sum(abs(v) * max(1, *map(abs, spec.input_ranges[i])) for i, v in whole.inputs.items())
+    if 2 * times * reach >= LARGEST_SUM or not is_short(moved * times, BINARY32.precision):
+        return whole
+    made = [{k: v * times for k, v in form.items()} for form in (whole.outputs, whole.inputs)]
+    return Whole(whole.factor * times, *made)
+
+
+def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool, digits: int) -> tuple[Form, Fraction]:
     """Return M and F such that floor(sum64(M.x) + F) is at most `bound - floor(bound) + moved.x` (below if strict)."""
     count, left = len(moved), bound - math.floor(bound)
     require(count < MOST_TERMS, "check: sum too long")
     if not left and not strict:
-        if count == 1 and all(is_power(v) for v in moved.values()):
+        if count == 1 and all(is_short(v, digits) for v in moved.values()):
             return moved, Fraction(0)  # nothing is rounded
         signs = {sign_of(spec, j, v) for j, v in moved.items()} - {0}
         if len(signs) <= 1 and None not in signs:  # all terms have the same sign: errors are in proportion
@@ -148,11 +171,12 @@ def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tupl
     return stored, threshold_below(found, strict=strict)
 
 
-def is_power(value: Fraction) -> bool:
-    """Return whether a number is, up to sign, a power of two large enough that no product underflows."""
+def is_short(value: Fraction, digits: int) -> bool:
+    """Whether products with numbers of so many binary digits are exact: none is lost, and none is too small."""
     size = abs(value)
-    odd = (part & (part - 1) for part in (size.numerator, size.denominator))
-    return not any(odd) and size >= SMALLEST_COEFFICIENT
+    odd = size.numerator // (size.numerator & -size.numerator)
+    fits = odd == 1 or odd.bit_length() + digits <= BINARY64.precision
+    return fits and not size.denominator & (size.denominator - 1) and size >= SMALLEST_COEFFICIENT
 
 
 def sign_of(spec: Lattice, j: int, v: Fraction) -> int | None:
@@ -177,14 +201,16 @@ def pushed(value: Fraction, *, outward: bool) -> Fraction:
 def check_tensors(spec: Lattice, listed: Listed) -> dict[str, Tensor]:
     """Return the numbers of the check that section 14 prescribes."""
     made = [comparison_of(spec, literal) for literal in listed.literals]
-    moving, m, d = made[: listed.moving], len(spec.outputs), len(spec.inputs)
-
-    return {
+    m, d = len(spec.outputs), len(spec.inputs)
+    result = {}
+    for name, own in (("float32", BINARY32), ("float64", BINARY64)):
+        moving = [comparison_of(spec, literal, own.precision) for literal in listed.literals[: listed.moving]]
+        result[f"check.inputs_{name}"] = packed_rows([c.inputs for c in moving], d)
+        result[f"check.fractions_{name}"] = packed([c.fraction for c in moving], BINARY64, len(moving))
+    return result | {
         "check.outputs": packed_rows([c.outputs for c in made], m),
         "check.steps": packed_rows([c.steps for c in made], d),
-        "check.inputs": packed_rows([c.inputs for c in moving], d),
         "check.thresholds": packed([Fraction(c.threshold) for c in made], BINARY64, len(made)),
-        "check.fractions": packed([c.fraction for c in moving], BINARY64, len(moving)),
     }
 
 
@@ -294,8 +320,6 @@ class SafeAnswer:
 
 
 # --- The whole ---------------------------------------------------------------------------------------------------
-
-CHECK = ("check.outputs", "check.steps", "check.inputs", "check.thresholds", "check.fractions")
 
 
 def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:

@@ -59,10 +59,11 @@ _MODEL: Schema = {
 
 
 class Branch(NamedTuple):
-    """A subgraph without inputs or constants of its own."""
+    """A subgraph without inputs and constants of its own. `kind`: what its outputs are."""
 
     nodes: list["GraphNode"]
     outputs: list[str]
+    kind: int = FLOAT
 
 
 class GraphNode(NamedTuple):

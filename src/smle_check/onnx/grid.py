@@ -4,6 +4,7 @@ Values are (columns, batch). Comparisons are made number by number, and only zer
 that NaN is never reduced.
 """
 
+from fractions import Fraction
 from typing import Any
 
 from smle_check.heads.grid import Listed, cut_place, listed_of
@@ -13,10 +14,17 @@ from smle_check.onnx.operations import Printer, Tensors
 from smle_check.onnx.program import PROPOSAL, Interface, Program, Value, floats_of
 from smle_check.program import Op
 from smle_check.reading import require
-from smle_check.specification import Specification
+from smle_check.specification import Literal, Specification
 
 MOST = 1 << 24  # numbers of a table of conditions
 READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "repair/bits", "repair/chosen")
+
+
+def signed(literal: Literal, sign: int) -> tuple[frozenset[tuple[int, Fraction]], ...]:
+    """Return the numbers of a literal, or their opposites."""
+    return tuple(
+        frozenset((i, sign * v) for i, v in part.items()) for part in (literal.y, literal.x, {0: literal.bound})
+    )
 
 
 class GridPrinter(Printer):
@@ -32,13 +40,16 @@ class GridPrinter(Printer):
         self.listed: Listed = listed_of(self.spec)
         self.gated, self.tree, self.count = gated, tree, count
         self.m, self.d = len(self.spec.outputs), len(self.spec.inputs)
+        self.used = {row: i for i, row in enumerate(rows_of(self.spec, gated))}
         program.readable |= set(READABLE)
 
     def print(self, kept: set[str]) -> str:
         """Write the program; return the outputs (batch, m). If the graph reports, also write whole numbers."""
         p = self.program
-        self.clamp(self.ops[0])
-        read = self.read()
+        monitored, stepped = "x" in kept, any(step is not None for step in self.spec.input_steps)
+        if monitored or self.reads:
+            self.clamp(self.ops[0])
+        read = self.read() if self.reads or (monitored and stepped) else ""
         self.bits(read)
         right = self.right(read)
         answers = p.answer(self.m, across=True)
@@ -48,30 +59,30 @@ class GridPrinter(Printer):
         if self.scaled("grid.numerator"):
             targets = p.add("Div", [targets, self.column("grid.numerator", self.m)], "grid/targets")
         k = self.whole(targets, "grid")
+        name = "steps" if self.interface.steps else "grid/whole"
+        if self.pinned and self.count == 1:
+            return self.served(self.together(k, targets, read, right, name))
         broken = self.broken(k, right, "bits" in self.values, "grid")
         total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
         fails = p.add("Cast", [total], "grid/fails", to=BOOL)
         if "bits" in self.values:
             p.cast(self.values["bits"].node)  # outside branches, where others can read it
         outer, p.nodes = p.nodes, []
-        own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=FLOAT)
-        whole = Branch(p.nodes, [own])
+        own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=INT64)
+        whole = Branch(p.nodes, [own], INT64)
         p.nodes = []
-        repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)])
+        repaired = Branch(p.nodes, [self.repaired(k, broken, targets, read, right)], INT64)
         p.nodes = outer
-        return self.served(p.branch(fails, "grid/whole", {"then_branch": repaired, "else_branch": whole}))
+        return self.served(p.branch(fails, name, {"then_branch": repaired, "else_branch": whole}))
 
     def served(self, whole: str) -> str:
-        """Map whole numbers of steps (batch, m), float32 numbers up to 2^24, to what they stand for, without -0."""
-        p, zero = self.program, self.program.floats("constants/zero", [0], ())
-        k = p.add("Where", [p.add("Equal", [whole, zero], "grid/none"), zero, whole], "grid/clean")
-        if self.interface.steps:
-            p.add("Cast", [k], "steps", to=INT64)
+        """Whole numbers of steps (batch, m), int64 numbers of at most 2^24 -> what they stand for; none is -0."""
+        p = self.program
         parts = [(op, f"grid.{name}") for op, name in (("Mul", "numerator"), ("Div", "denominator"))]
         parts = [(op, name) for op, name in parts if self.scaled(name)]
         if not parts:
-            return p.add("Identity", [k], "grid/y")
-        y = p.add("Cast", [k], "grid/wide", to=DOUBLE)
+            return p.add("Cast", [whole], "grid/y", to=FLOAT)
+        y = p.add("Cast", [whole], "grid/wide", to=DOUBLE)
         for op, name in parts:
             y = p.add(op, [y, p.doubles(f"{name}s", floats_of(self.tensors[name]), (self.m,))], f"grid/{op}")
         return p.add("Cast", [y], "grid/y", to=FLOAT)
@@ -112,8 +123,7 @@ class GridPrinter(Printer):
 
     def bits(self, read: str) -> None:
         """Write whether rows hold (rows, batch), and which regions are active (regions, batch)."""
-        p, used = self.program, rows_of(self.spec, self.gated)
-        self.used = {row: i for i, row in enumerate(used)}
+        p, used = self.program, self.used
         if not used:
             return
         rows = p.doubles("gate.rows", floats_of(self.tensors["gate.rows"]), (len(used), self.d))
@@ -139,8 +149,8 @@ class GridPrinter(Printer):
             right = p.add("Sub", [right, p.add("MatMul", [matrix, read], "check/moved")], "check/stepped")
         if listed.moving:  # 0 for the other literals
             more = count - listed.moving
-            inputs = [*floats_of(self.tensors["check.inputs"]), *([0.0] * (more * self.d))]
-            fractions = [*floats_of(self.tensors["check.fractions"]), *([0.0] * more)]
+            inputs = [*floats_of(self.tensors["check.inputs_float32"]), *([0.0] * (more * self.d))]
+            fractions = [*floats_of(self.tensors["check.fractions_float32"]), *([0.0] * more)]
             matrix = p.doubles("check.inputs", inputs, (count, self.d))
             column = p.doubles("check.fractions", fractions, (count, 1))
             total = p.add("Add", [p.add("MatMul", [matrix, read], "check/real"), column], "check/total")
@@ -157,6 +167,8 @@ class GridPrinter(Printer):
     def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
         """Count the conditions that whole numbers (m, n) miss: (n,) in float32, 0 where all are met."""
         p, spec, listed = self.program, self.spec, self.listed
+        if self.plain:
+            return self.beyond(k, right, name)
         low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
         above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
         inside = p.add("And", [above, p.add("LessOrEqual", [k, high], f"{name}/below")], f"{name}/inside")
@@ -194,6 +206,55 @@ class GridPrinter(Printer):
             parts.append(p.add("ReduceSum", [short, first], f"{name}/missed", keepdims=0))
         return parts[0] if len(parts) == 1 else p.add("Add", parts, f"{name}/broken")
 
+    def beyond(self, k: str, right: str, name: str) -> str:
+        """The same where all literals must hold: k <= high, -k <= -low and C k <= right, in one comparison."""
+        p, low, high = self.program, *(floats_of(self.tensors[f"grid.{side}"]) for side in ("lower", "upper"))
+        limits, parts = [*high, *(0.0 - value for value in low)], [k, p.add("Neg", [k], f"{name}/negative")]
+        if self.listed.clauses:
+            count = len(self.listed.literals)
+            p.reserve(2 * count * self.m)
+            matrix = p.doubles("check.outputs", floats_of(self.tensors["check.outputs"]), (count, self.m))
+            sums = p.add("MatMul", [matrix, k], f"{name}/sums")
+            # A difference is at most 0 exactly if its first part is at most its second.
+            parts.append(p.add("Sub", [sums, right], f"{name}/excess") if self.moving else sums)
+            limits += [0.0] * count if self.moving else floats_of(self.tensors["check.thresholds"])
+        column = p.doubles("check.limits", limits, (len(limits), 1))
+        held = p.add("LessOrEqual", [p.add("Concat", parts, f"{name}/all", axis=0), column], f"{name}/held")
+        missed = p.cast(p.add("Not", [held], f"{name}/missed"))
+        return p.add("ReduceSum", [missed, p.integers("constants/first", [0], (1,))], f"{name}/broken", keepdims=0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all literals must hold, everywhere."""
+        return not self.used and all(len(set(own)) == 1 for *_, own in self.listed.clauses)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether all literals must hold, and two make an equality: hardly any answer of a model passes."""
+        found = {sign: {signed(each, sign) for each in self.listed.literals} for sign in (1, -1)}
+        return self.plain and not found[1].isdisjoint(found[-1])
+
+    # --- answers and proposals, checked together
+
+    def together(self, k: str, targets: str, read: str, right: str, name: str) -> str:
+        """Return whole numbers of all rows (batch, m): answers that pass, else proposals that do, else safe ones."""
+        p = self.program
+        p.add("Identity", [targets], "repair/targets")
+        p.add("Identity", [right], "repair/right")
+        own = p.add("Identity", [read], "repair/read") if self.reads else None
+        safe = self.safe(own, None)
+        shape = p.add("Concat", [p.integers("repair.width", [self.m], (1,)), p.rows()], "repair/shape", axis=0)
+        proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
+        proposal = p.add("Floor", [proposed], "repair/proposals")
+        both = p.add("Concat", [k, proposal], "repair/both", axis=1)
+        sides = p.add("Concat", [right, right], "repair/sides", axis=1) if self.moving else right
+        missed = self.broken(both, sides, False, "repair/check")
+        good = p.add("Equal", [missed, p.floats("constants/none", [0], ())], "repair/good")
+        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)
+        first, second = p.several("Split", [good, halves], ["repair/first", "repair/second"], axis=0)
+        found = p.add("Where", [first, k, p.add("Where", [second, proposal, safe], "repair/found")], "repair/all")
+        return p.add("Cast", [p.add("Transpose", [found], "repair/turned")], name, to=INT64)
+
     # --- rows that fail
 
     def repaired(self, k: str, broken: str, targets: str, read: str, right: str) -> str:
@@ -205,7 +266,7 @@ class GridPrinter(Printer):
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
         p.add("Gather", [targets, chosen], "repair/targets", axis=1)
         own = p.add("Gather", [read, chosen], "repair/read", axis=1) if self.reads else None
-        moving = bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
+        moving = self.moving
         sides = p.add("Gather", [right, chosen], "repair/right", axis=1) if moving else right
         if not moving:
             p.add("Identity", [right], "repair/right")
@@ -218,7 +279,7 @@ class GridPrinter(Printer):
         size = p.add("Mul", [p.add("Shape", [chosen], "repair/count"), number], "repair/number")
         shape = p.add("Concat", [p.integers("repair.width", [m], (1,)), size], "repair/shape", axis=0)
         proposed = p.add("Reshape", [PROPOSAL, shape], "repair/proposed", allowzero=1)
-        candidates = self.whole(proposed, "repair/proposals")
+        candidates = p.add("Floor", [proposed], "repair/proposals")
         if moving and count > 1:
             sides = p.add("Concat", [sides] * count, "repair/sides", axis=1)
         tiled = active
@@ -240,12 +301,17 @@ class GridPrinter(Printer):
             found = p.add("Where", [passes, answer, found], f"repair/found/{i}")
         kept = p.add("Transpose", [k], "repair/kept")
         put = p.add("ScatterND", [kept, places, p.add("Transpose", [found], "repair/turned")], "repair/all")
-        return p.add("Cast", [put], "repair/whole", to=FLOAT)
+        return p.add("Cast", [put], "repair/whole", to=INT64)
+
+    @property
+    def moving(self) -> bool:
+        """Whether right sides of literals move with inputs."""
+        return bool(self.listed.moving) or any(floats_of(self.tensors["check.steps"]))
 
     @property
     def reads(self) -> bool:
         """Whether anything but the model reads inputs."""
-        parts = ("check.steps", "check.inputs", "safe.slope")
+        parts = ("check.steps", "check.inputs_float32", "safe.slope")
         return self.tree is not None or bool(self.used) or any(any(floats_of(self.tensors[name])) for name in parts)
 
     def safe(self, read: str | None, active: str | None) -> str:

@@ -141,7 +141,7 @@ def compared(expected: list[GraphNode], found: list[Found]) -> list[Found]:
         require(bodies.keys() == node.branches.keys(), f"onnx: {node.outputs[0]!r}: other branches")
         for name, branch in node.branches.items():
             body = bodies[name]
-            plain = not body.own and body.typed == [(output, FLOAT, False) for output in branch.outputs]
+            plain = not body.own and body.typed == [(output, branch.kind, False) for output in branch.outputs]
             require(plain, f"onnx: {node.outputs[0]!r}: a branch has other inputs, constants or outputs")
             rest += compared(branch.nodes, body.nodes)
     ours = {name for node in expected for name in node.outputs}

@@ -7,7 +7,7 @@ from smle_check.onnx.graph import BOOL, FLOAT, INT64, STRING, Branch, Constant, 
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
-PROPOSAL = "proposals/first"  # (m, rows that fail)
+PROPOSAL = "proposals/first"  # (m, rows that fail), or all rows where answers as they are hardly ever pass
 FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
 
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
+from smle.heads.grid.blocks import GridBlock
 from smle.heads.grid.program import GridProgram
-from smle.heads.grid.proposals import GridBlock
 from smle.heads.grid.rounding import THETA
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.writer import Writer
-from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT
+from smle_check.onnx.graph import BOOL, DOUBLE
 from smle_check.onnx.program import PROPOSAL
 
 __all__ = ["grid_proposals"]
@@ -30,6 +30,8 @@ _FAR = 2.0**52
 _NEWTON, _STEPS = 40, 80
 _FEW, _AROUND = 3, (-1, 0, 1, 2)  # up to this many free outputs, all whole points around the real one are tried
 _MOVES = (2.0**-10, 2.0**-4, 0.3)  # toward the safe answer
+_DENSE = 64  # outputs whose sums are a product with a square matrix: fewer nodes
+_CLOSE = 1e-3  # of a step: what a sum of real points may miss
 
 
 def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
@@ -84,6 +86,8 @@ class _Part:
         self.p = self.targets if every else w.rows(self.targets, block.outputs.tolist())
         self.c = self.base if every or not self.base else w.rows(self.base, block.outputs.tolist())
         self.sides: dict[int, str] = {}
+        self.numbers: set[str] = set()  # limits that all outputs have
+        self.single = [k for k in range(len(block.literals)) if block.single[k]] if len(block.free) else []
 
     @property
     def is_few(self) -> bool:
@@ -111,8 +115,10 @@ class _Part:
         return self.w.add("Sub", [one, one])
 
     def rights(self) -> dict[int, str]:
-        """Return right sides of all literals; of a clause with alternatives, only the one violated least."""
+        """Return right sides of literals; of a clause with alternatives only of the one that is violated least."""
         w, block = self.w, self.block
+        if block.is_sum:
+            return {k: self.right(k) for k in self.single}
         sides = {k: self.right(k) for k in range(len(block.literals))}
         for own in block.of_clause:
             if len(own) == 1:
@@ -128,12 +134,11 @@ class _Part:
         return sides
 
     def ends(self, sides: dict[int, str]) -> tuple[str, str]:
-        """Return whole limits of single outputs (outputs, rows), or (outputs, 1)."""
+        """Return whole limits of single outputs (outputs, rows), (outputs, 1) or (): one that all have."""
         w, block = self.w, self.block
-        single = [k for k in range(len(block.literals)) if block.single[k]] if len(block.literals) else []
         ups: dict[int, list[str]] = {}
         downs: dict[int, list[str]] = {}
-        for k in single:
+        for k in self.single:
             i = int(np.flatnonzero(block.C[k])[0])
             value = w.add("Div", [sides[k], w.number(block.C[k, i])])
             if block.C[k, i] > 0:
@@ -146,7 +151,10 @@ class _Part:
         """Return one limit for each output, from fixed ones and those found."""
         w = self.w
         if not found:
-            return w.column(fixed)
+            if (fixed != fixed[0]).any():
+                return w.column(fixed)
+            self.numbers.add(w.number(float(fixed[0])))
+            return w.number(float(fixed[0]))
         rows = []
         for i in range(len(fixed)):
             own = w.add("Add", [w.constant(np.array([[fixed[i]]])), self.zeros()])
@@ -179,6 +187,8 @@ class _Part:
     def clipped(self, z: str, lower: str, upper: str, w: Writer | None = None) -> str:
         """Clip numbers to limits."""
         w = w or self.w
+        if {lower, upper} <= self.numbers:
+            return w.add("Clip", [z, lower, upper])
         return w.add("Min", [w.add("Max", [z, lower]), upper])
 
     def on_sum(self, lower: str, upper: str) -> str:
@@ -192,42 +202,50 @@ class _Part:
             ends = w.add("Mul", [lower, signs]), w.add("Mul", [upper, signs])
             lower, upper = w.add("Min", list(ends)), w.add("Max", list(ends))
         reduction = self.program.proposals.reduction
-        if reduction.T.any():
-            total = w.add("MatMul", [w.constant(block.signs[None]), self.c])
-        else:
-            total = w.constant(np.array([[float(block.signs @ reduction.t[block.outputs])]]))
+        moving, m = bool(reduction.T.any()), len(block.outputs)
+        total = np.array([[float(block.signs @ reduction.t[block.outputs])]])
+        target = w.add("MatMul", [w.constant(block.signs[None]), self.c]) if moving else w.constant(total)
         share = 1.0 / block.w**2
-        column = w.column(share)
-        gap = w.add("Sub", [w.reduced("ReduceSum", p, 0, keep=True), total])
-        mu = w.add("Div", [gap, w.number(float(share.sum()))])
-        low = w.reduced("ReduceMin", w.add("Div", [w.add("Sub", [p, upper]), column]), 0, keep=True)
-        high = w.reduced("ReduceMax", w.add("Div", [w.add("Sub", [p, lower]), column]), 0, keep=True)
+        share = (share / share.sum())[:, None]
+        column, ones = w.constant(share), w.constant(np.ones((1, m)))
 
-        def tried(w: Writer, mu: str) -> tuple[str, str, str, str]:
-            """Return the point of a multiplier, the gap of its sum, the rows where it is large, and if any is."""
-            z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper, w)
-            gap = w.add("Sub", [w.reduced("ReduceSum", z, 0, keep=True), total])
-            far = w.add("Greater", [w.add("Abs", [gap]), w.number(1e-3)])
-            count = w.add("ReduceSum", [w.add("Cast", [far], to=FLOAT)], keepdims=0)
-            return z, gap, far, w.add("Cast", [count], to=BOOL)
+        def off(w: Writer, z: str) -> str:
+            """Return by how much sums are off (1, rows)."""
+            return w.add("Gemm", [ones, z, target], beta=-1.0)
+
+        def is_far(w: Writer, gap: str) -> str:
+            """Return whether any sum is far off."""
+            most = w.add("ReduceMax", [w.add("Abs", [gap])], keepdims=0)
+            return w.add("Greater", [most, w.number(_CLOSE)])
+
+        if m <= _DENSE:
+            more = w.add("Mul", [column, target]) if moving else w.constant(share * total)
+            first = w.add("Gemm", [w.constant(np.eye(m) - share), p, more])
+        else:
+            first = w.add("Sub", [p, w.add("Mul", [off(w, p), column])])
 
         def body(inner: Writer, names: list[str]) -> tuple[list[str], str, list[str]]:
-            mu, low, high, z, gap, far = names
+            mu, low, high, z, gap = names
             inside = inner.add("And", [inner.add("Greater", [z, lower]), inner.add("Less", [z, upper])])
-            slope = inner.add("MatMul", [inner.constant(share[None]), inner.add("Cast", [inside], to=DOUBLE)])
+            slope = inner.add("MatMul", [inner.constant(share.T), inner.add("Cast", [inside], to=DOUBLE)])
             least = inner.add("Max", [slope, inner.number(float(share.min()) / 8)])
             fresh = inner.add("Add", [mu, inner.add("Div", [gap, least])])
             more = inner.add("Greater", [gap, inner.number(0.0)])
             low, high = inner.add("Where", [more, mu, low]), inner.add("Where", [more, high, mu])
             middle = inner.add("Mul", [inner.add("Add", [low, high]), inner.number(0.5)])
             within = inner.add("And", [inner.add("Greater", [fresh, low]), inner.add("Less", [fresh, high])])
+            far = inner.add("Greater", [inner.add("Abs", [gap]), inner.number(_CLOSE)])
             chosen = inner.add("Where", [far, inner.add("Where", [within, fresh, middle]), mu])
-            *after, going = tried(inner, chosen)
-            return [chosen, low, high, *after], going, []
+            moved = inner.add("Sub", [first, inner.add("Mul", [chosen, column])])
+            point = self.clipped(moved, lower, upper, inner)
+            after = off(inner, point)
+            return [chosen, low, high, point, after], is_far(inner, after), []
 
-        *first, start = tried(w, mu)  # if no limit binds, this is all
-        kinds = [*[DOUBLE] * 5, BOOL]
-        *_, z, _, _ = w.loop(_NEWTON, [mu, low, high, *first], body, carries=kinds, start=start)
+        z = self.clipped(first, lower, upper)
+        gap = off(w, z)  # where no limit binds, that is all
+        starts = [w.constant(np.full((1, 1), value)) for value in (0.0, -np.inf, np.inf)]
+        some = w.add("Concat", [gap, w.constant(np.zeros((1, 1)))], axis=1)  # of no rows, too
+        z = w.loop(_NEWTON, [*starts, z, gap], body, start=is_far(w, some))[3]
         return w.add("Mul", [z, signs]) if turned else z
 
     def split(self, lower: str, upper: str, rows: Array, right: str) -> str:
@@ -299,6 +317,13 @@ class _Part:
             return self.c
         if len(block.outputs) == 1:
             return w.add("Floor", [w.add("Add", [z, w.number(0.5)])])
+        if len(block.outputs) <= _DENSE:
+            picked = np.eye(len(block.outputs))[block.base]
+            sums = w.add("Gemm", [w.constant(np.cumsum(picked, axis=0)), z, w.number(THETA)])
+            apart = picked.T @ (np.eye(len(block.base)) - np.eye(len(block.base), k=-1))
+            back = apart if block.is_sum else block.differences.T
+            k = w.add("MatMul", [w.constant(back), w.add("Floor", [sums])])
+            return k if block.is_sum else w.add("Add", [k, self.c])
         base = z if np.array_equal(block.base, np.arange(len(block.outputs))) else w.rows(z, block.base.tolist())
         sums = w.add("CumSum", [base, w.constant(np.int64(0))])
         whole = w.add("Floor", [w.add("Add", [sums, w.number(THETA)])])

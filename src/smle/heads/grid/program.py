@@ -45,18 +45,28 @@ class GridProgram(AsksOnce):
         self._shape = len(spec.inputs), len(spec.outputs)
         self.numerator, self.denominator = tensors["grid.numerator"], tensors["grid.denominator"]
         self.lower, self.upper = tensors["grid.lower"], tensors["grid.upper"]
+        self._num, self._den = _single(self.numerator), _single(self.denominator)
+        self._low, self._high = _single(self.lower), _single(self.upper)
         self._scaled = bool((self.numerator != 1).any()), bool((self.denominator != 1).any())
-        self._stepped = np.array([step is not None for step in spec.input_steps])
+        names = {kind: (f"domain.lower_{kind.name}", f"domain.upper_{kind.name}") for kind in _FORMATS}
+        self._domain = {kind: (tensors[low], tensors[high]) for kind, (low, high) in names.items()}
+        self._stepped = np.array([step is not None for step in spec.input_steps], dtype=bool)
+        self._has_steps = bool(self._stepped.any())
         self._is_scaled_input = bool(
             (tensors["grid.input_numerator"] != 1).any() or (tensors["grid.input_denominator"] != 1).any()
         )
         self._place = {region: i for i, region in enumerate(regions)}
         place = {row: i for i, row in enumerate(rows_of(spec, regions))}
         self.members = [[place[row] for row in spec.regions[region]] for region in regions]
-        # Columns of outputs and of literals come first in memory where they are summed over.
-        self._C, self._H = np.ascontiguousarray(tensors["check.outputs"].T), tensors["check.thresholds"]
-        self._CX, self._M = (np.ascontiguousarray(tensors[f"check.{name}"].T) for name in ("steps", "inputs"))
-        self._F, self._moving = tensors["check.fractions"], self.listed.moving
+        # A line for each literal: what all rows must hold is then found line by line.
+        self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
+        self._CX = tensors["check.steps"]
+        self._short, self._long = (
+            (tensors[f"check.inputs_{kind.name}"], tensors[f"check.fractions_{kind.name}"][:, None])
+            for kind in _FORMATS
+        )
+        self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
+        self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
         everywhere = {g for g in regions if not spec.regions[g]}
         self.always = [bool(everywhere & set(spec.rules[rule].regions)) for rule, *_ in self.listed.clauses]
@@ -64,8 +74,9 @@ class GridProgram(AsksOnce):
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
         sloped = bool(tensors["safe.slope"].any()) or self.tree is not None
-        self._reads = bool(self._CX.any() or self._M.any() or self._gate.size)
+        self._reads = bool(self._CX.any() or self._moving or self._gate.size)
         self._reads_later = self._reads or sloped
+        self._part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
 
     @property
     def width(self) -> int:
@@ -87,10 +98,12 @@ class GridProgram(AsksOnce):
     def values(self, k: Array) -> Array:
         """Return the nearest float32 numbers to whole numbers of steps."""
         if self._scaled[0]:
-            k = k * self.numerator
+            k = k * self._num
         if self._scaled[1]:
-            k = k / self.denominator
-        return k.astype(np.float32) + np.float32(0.0)  # no -0
+            k = k / self._den
+        y = k.astype(np.float32)
+        y += np.float32(0.0)  # no -0
+        return y
 
     def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the served whole numbers of steps (n, m), in float64, and how each row was served (n,)."""
@@ -105,54 +118,55 @@ class GridProgram(AsksOnce):
             if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
                 raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
             X = X.astype(kind)
-        part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
-        if rows <= 2 * part:
-            return self._served(X, answers)
-        k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
-        for own in (slice(i, i + part) for i in range(0, rows, part)):
-            k[own], by[own] = self._served(X[own], answers[own])
+        with np.errstate(all="ignore"):
+            if rows <= 2 * self._part:
+                return self._served(X, answers)
+            k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
+            for own in (slice(i, i + self._part) for i in range(0, rows, self._part)):
+                k[own], by[own] = self._served(X[own], answers[own])
         return k, by
 
     def _served(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         rows = len(answers)
         if answers.dtype != np.float32:
-            with np.errstate(invalid="ignore", over="ignore"):
-                answers = answers.astype(np.float32)
+            answers = answers.astype(np.float32)
         p = answers.astype(np.float64)
-        with np.errstate(all="ignore"):
-            if self._scaled[1]:
-                p *= self.denominator
-            if self._scaled[0]:
-                p /= self.numerator
-            k = np.floor(p + 0.5)
-            read = self.read(X) if self._reads else None
-            bits = self.bits(read, X.dtype) if self._gate.size else None
-            right = self.right(read)
-            good = self.passes(k, right, bits)
+        if self._scaled[1]:
+            p *= self._den
+        if self._scaled[0]:
+            p /= self._num
+        k = p + 0.5
+        np.floor(k, out=k)
+        read = self.read(X) if self._reads else None
+        bits = self.bits(read, X.dtype) if self._gate.size else None
+        right = self.right(read, short=X.dtype == np.float32)
+        good = self.passes(k, right, bits)
         by = np.zeros(rows, dtype=np.int8)
         if good.all():
             return k, by
-        bad = np.flatnonzero(~good)
         read = self.read(X) if read is None and self._reads_later else read
-        if len(bad) == rows:  # avoids copies
-            return self._repaired(bad, p, read, right, bits)
-        own = [None if part is None else part[bad] for part in (read, bits)]
-        k[bad], by[bad] = self._repaired(bad, p[bad], own[0], right if right.ndim == 1 else right[bad], own[1])
+        if not good.any():  # without copies
+            return self._repaired(p, read, right, bits)
+        bad = (~good).nonzero()[0]
+        own = [part if part is None else part.take(bad, axis=0) for part in (read, bits)]
+        right = right if right.ndim == 1 else right.take(bad, axis=0)
+        k[bad], by[bad] = self._repaired(p.take(bad, axis=0), own[0], right, own[1])
         return k, by
 
     # --- the program, step by step
 
     def read(self, X: Array) -> Array:
         """Return inputs as they are read (n, d) in float64: whole numbers of steps, or numbers."""
-        tensors, kind = self.stored, X.dtype.name
-        x = np.where(tensors[f"domain.lower_{kind}"] <= X, X, tensors[f"domain.lower_{kind}"])
-        wide = np.where(x <= tensors[f"domain.upper_{kind}"], x, tensors[f"domain.upper_{kind}"]).astype(np.float64)
-        whole = wide
+        low, high = self._domain[X.dtype]
+        wide = np.fmin(np.fmax(X, low), high).astype(np.float64)  # NaN becomes the lower end
+        real = np.where(np.abs(wide) < _TINY, 0.0, wide)
+        if not self._has_steps:
+            return real
+        tensors = self.stored
         if self._is_scaled_input:
-            whole = wide * tensors["grid.input_denominator"] / tensors["grid.input_numerator"]
-        whole = np.minimum(np.maximum(np.floor(whole + 0.5), tensors["grid.input_lower"]), tensors["grid.input_upper"])
-        wide[np.abs(wide) < _TINY] = 0.0
-        return np.where(self._stepped, whole, wide)
+            wide = wide * tensors["grid.input_denominator"] / tensors["grid.input_numerator"]
+        whole = np.minimum(np.maximum(np.floor(wide + 0.5), tensors["grid.input_lower"]), tensors["grid.input_upper"])
+        return np.where(self._stepped, whole, real)
 
     def bits(self, read: Array | None, kind: Any) -> Mask:
         """Return a mask of the active regions of the gate (n, regions)."""
@@ -164,25 +178,44 @@ class GridProgram(AsksOnce):
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
         return self.bits(self.read(X), X.dtype)
 
-    def right(self, read: Array | None) -> Array:
-        """Return what C k is compared with: (n, literals), or (literals,) if no literal reads inputs."""
+    def right(self, read: Array | None, *, short: bool = False) -> Array:
+        """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs.
+
+        `short`: whether all real inputs are known to be float32 numbers, products with which lose fewer digits.
+        """
         if read is None:
             return self._H
-        right = self._H - read @ self._CX
+        right = self._H[:, None] - self._CX @ read.T
         if self._moving:
-            right[:, : self._moving] += np.floor(read @ self._M + self._F)
-        return np.asarray(right)
+            right[: self._moving] += self._floors(read, short or self._is_one_form)
+        return np.asarray(right.T)
+
+    def _floors(self, read: Array, short: bool) -> Array:
+        """Return whole parts of what moves with real inputs (moving literals, n)."""
+        M, F = self._short
+        floors = np.asarray(np.floor(M @ read.T + F))
+        if short:
+            return floors
+        long = (M != 0) @ (read != read.astype(np.float32)).T  # literals with an input that is no float32 number
+        M, F = self._long
+        return np.asarray(np.where(long, np.floor(M @ read.T + F), floors))
 
     def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
         """Return a mask of the rows in range that obey every clause of every active rule (n,)."""
-        good = np.asarray(((k >= self.lower) & (k <= self.upper)).all(axis=1))
-        if not self.clauses:
+        good = self._obeys(k, right, bits)
+        if not good.any():
             return good
-        held = k @ self._C <= right
+        inside = (k >= self._low) & (k <= self._high)
+        return good if inside.all() else np.asarray(good & inside.all(axis=1))
+
+    def _obeys(self, k: Array, right: Array, bits: Mask | None) -> Mask:
+        sums = self._C @ k.T  # (literals, n)
+        held = sums <= (right[:, None] if right.ndim == 1 else right.T)
         if self._is_plain:
-            return np.asarray(good & held.all(axis=1))
+            return np.asarray(held[0] if len(held) == 1 else held.all(axis=0))
+        good = np.ones(len(k), dtype=bool)
         for own, regions, always in zip(self.clauses, self.of_rule, self.always, strict=True):
-            met = held[:, own[0]] if len(own) == 1 else held[:, own].any(axis=1)
+            met = held[own[0]] if len(own) == 1 else held[list(own)].any(axis=0)
             if not always:
                 assert bits is not None
                 met = met | ~bits[:, regions].any(axis=1)
@@ -229,27 +262,32 @@ class GridProgram(AsksOnce):
         return GridProposals(self)
 
     def _repaired(
-        self, rows: Array, p: Array, read: Array | None, right: Array, bits: Mask | None
+        self, p: Array, read: Array | None, right: Array, bits: Mask | None
     ) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return what serves rows that do not pass: proposals (1) or safe answers (2)."""
-        n = len(rows)
-        safe = self.safe(read, bits, n)
-        by, left, k = np.full(n, 2, dtype=np.int8), np.arange(n), safe
-        with np.errstate(all="ignore"):
-            for number, proposed in enumerate(self.proposals.candidates(p, safe, read, right, self.on(bits, n))):
-                some = slice(None) if len(left) == n else left
-                chosen = proposed[some] + 0.5
-                np.floor(chosen, out=chosen)  # whole, whatever is proposed
-                own = None if bits is None else bits[some]
-                good = self.passes(chosen, right if right.ndim == 1 else right[some], own)
-                if not number and good.all():
-                    return chosen, np.ones(n, dtype=np.int8)
-                k = safe.copy() if k is safe else k
-                k[left[good]], by[left[good]] = chosen[good], 1
-                left = left[~good]
-                if not len(left):
-                    break
+        n = len(p)
+        candidates = self.proposals.candidates(p, read, right, bits)
+        k = next(candidates) + 0.5
+        np.floor(k, out=k)  # whole, whatever is proposed
+        good, by = self.passes(k, right, bits), np.ones(n, dtype=np.int8)
+        if good.all():
+            return k, by
+        left = (~good).nonzero()[0]
+        for proposed in candidates:
+            chosen = np.floor(proposed[left] + 0.5)
+            own = None if bits is None else bits[left]
+            good = self.passes(chosen, right if right.ndim == 1 else right[left], own)
+            k[left[good]] = chosen[good]
+            left = left[~good]
+            if not len(left):
+                return k, by
+        k[left], by[left] = self.safe(read, bits, n)[left], 2
         return k, by
+
+
+def _single(values: Array) -> Any:
+    """Return the one number that they all are, which is read faster, or the numbers."""
+    return values[0] if len(values) and (values == values[0]).all() else values
 
 
 def _fraction(text: str) -> Any:

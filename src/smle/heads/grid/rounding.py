@@ -5,10 +5,23 @@ All functions work on many rows at once.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cumulative", "exchanged", "nearest_in_box", "nearest_on_sum", "nearest_under", "remainders", "snapped"]
+__all__ = [
+    "cumulative",
+    "exchanged",
+    "floors",
+    "nearest_in_box",
+    "nearest_on_sum",
+    "nearest_under",
+    "of",
+    "remainders",
+    "snapped",
+]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -16,12 +29,18 @@ THETA = 0.4871393  # not a half, where data have ties
 _FINE = 2.0**20
 _CLOSE = 1e-3  # of a step: tolerance for the sum of real points
 _NEWTON, _DAMPED, _ACTIVE, _SWEEPS = 40, 120, 15, 200
+_TRIANGLE = 64  # outputs whose cumulative sums are a product with a triangle of ones
+
+
+def of(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Return some rows of values, which may be one row that serves for all."""
+    return values if len(values) == 1 else values[rows]
 
 
 def nearest_on_sum(p: Array, lower: Array, upper: Array, total: Array, cost: Array) -> Array:
     """Return the nearest points with a given sum between limits: minimize sum cost (z - p)^2.
 
-    Shapes: p (n, m), total (n,), cost (m,), limits (n, m) or (m,).
+    Shapes: p (n, m), total (n,), cost (m,), limits (n, m); a single total or row of limits serves for all.
 
     `z = clip(p - mu / cost, lower, upper)`, with mu by Newton's method, in a bracket.
     """
@@ -29,30 +48,35 @@ def nearest_on_sum(p: Array, lower: Array, upper: Array, total: Array, cost: Arr
     even = bool((share == share[0]).all())
     mu = (p.sum(axis=1) - total) / share.sum()
     result = p - (mu * share[0])[:, None] if even else p - mu[:, None] * share
-    outside = np.flatnonzero(((result < lower) | (result > upper)).any(axis=1))
+    outside = ((result < lower) | (result > upper)).any(axis=1).nonzero()[0]
     if not len(outside):
         return np.asarray(result)
     every = len(outside) == len(p)
-    p, total, mu = (p, total, mu) if every else (p[outside], total[outside], mu[outside])
-    lower, upper = (side if side.ndim == 1 or every else side[outside] for side in (lower, upper))
+    if not every:
+        p, mu = p[outside], mu[outside]
+        lower, upper, total = of(lower, outside), of(upper, outside), of(total, outside)
     low, high = np.full(len(p), -np.inf), np.full(len(p), np.inf)
-    z, free = np.empty_like(p), np.empty(p.shape, dtype=bool)
+    z, free, ones = np.empty_like(p), np.empty(p.shape, dtype=bool), np.ones(len(share))
     for _ in range(_NEWTON):
         np.subtract(p, (mu * share[0])[:, None] if even else mu[:, None] * share, out=z)
         np.maximum(z, lower, out=z)
         np.minimum(z, upper, out=z)
         gap = z.sum(axis=1) - total
-        if (np.abs(gap) <= _CLOSE).all():
+        close = np.abs(gap) <= _CLOSE
+        if close.all():
             break
         low, high = np.where(gap > 0, np.maximum(low, mu), low), np.where(gap < 0, np.minimum(high, mu), high)
         np.greater(z, lower, out=free)
         free &= z < upper
-        slope = np.count_nonzero(free, axis=1) * share[0] if even else free @ share
-        step = np.where(slope > 0, gap / np.where(slope > 0, slope, 1.0), np.sign(gap) * (1.0 + np.abs(mu)))
-        fresh = mu + step
-        inside = (fresh > low) & (fresh < high)
-        middle = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, fresh)
-        mu = np.where(np.abs(gap) <= _CLOSE, mu, np.where(inside, fresh, middle))
+        slope = free.dot(ones) * share[0] if even else free @ share
+        flat = slope <= 0
+        fresh = mu + gap / np.where(flat, 1.0, slope)
+        if flat.any():
+            fresh = np.where(flat, mu + np.sign(gap) * (1.0 + np.abs(mu)), fresh)
+        beyond = (fresh <= low) | (fresh >= high)
+        if beyond.any():
+            fresh = np.where(beyond & np.isfinite(low) & np.isfinite(high), (low + high) / 2, fresh)
+        mu = np.where(close, mu, fresh)
     if every:
         return z
     result[outside] = z
@@ -62,44 +86,54 @@ def nearest_on_sum(p: Array, lower: Array, upper: Array, total: Array, cost: Arr
 def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Array, equal: Mask, cost: Array) -> Array:
     """Return nearest points between limits with `rows z <= right`, or `==` where `equal`; infinite ones do not bind.
 
-    Minimize sum cost (z - p)^2. Given multipliers, z is a clip. There are few multipliers, found for many points at
-    once by Newton's method, damped if a step does not help. Shapes: p, limits (n, m), rows (k, m), right (n, k), cost
-    (m,).
+    Minimize sum cost (z - p)^2. Given multipliers, z is a clip; these are few, and found by Newton's method, damped
+    where a step does not help, for many points at once. Shapes: p, limits (n, m), rows (k, m), right (n, k), cost (m,);
+    a single row of limits or of right sides serves for all.
     """
-    n, k = right.shape
-    share = 1.0 / cost
-    bound = np.isfinite(right)
+    n, k = len(p), len(rows)
+    share, half, bound = 1.0 / cost, cost / 2, np.isfinite(right)
     goal = np.where(bound, right, 0.0)
-    mu, z = np.zeros((n, k)), np.clip(p, lower, upper)
-    scale = np.abs(rows).sum(axis=1)
+    scale, full, every = 1e-6 * np.abs(rows).sum(axis=1), (rows**2) @ share, bool(equal.all() and bound.all())
 
-    def value(z: Array, mu: Array, own: npt.NDArray[np.intp]) -> Array:
-        gap = z @ rows.T - goal[own]
-        return np.asarray(0.5 * (cost * (z - p[own]) ** 2).sum(axis=1) + (mu * gap).sum(axis=1))
+    def value(z: Array, mu: Array) -> tuple[Array, Array]:
+        """Return by how much rows are exceeded, and the dual value."""
+        gap, apart = z @ rows.T - goal, z - p
+        return gap, (apart * apart) @ half + (mu * gap).sum(axis=1)
 
-    left, damping, full = np.arange(n), np.full(n, 1e-8), (rows**2) @ share
+    z, mu, damping = np.minimum(np.maximum(p, lower), upper), np.zeros((n, k)), np.full((n, 1), 1e-8)
+    gap, worth = value(z, mu)
+    result, left = z, np.arange(n)
     for _ in range(_DAMPED):
-        gap = z[left] @ rows.T - goal[left]
-        on = bound[left] & (equal | (mu[left] > 0) | (gap > 0))
-        residual = np.where(on, gap, 0.0)
-        wrong = (np.abs(residual) > 1e-6 * scale).any(axis=1)
-        left, on, residual = left[wrong], on[wrong], residual[wrong]
-        if not len(left):
-            break
-        free = np.where((z[left] > lower[left]) & (z[left] < upper[left]), share, 0.0)
-        J = (rows * free[:, None, :]) @ rows.T
-        both = on[:, :, None] & on[:, None, :]
-        more = np.where(on, damping[left, None] * full, 1.0)
-        J = np.where(both, J, 0.0) + np.eye(k) * more[:, None, :]
-        step = np.linalg.solve(J, residual[:, :, None])[:, :, 0]
-        fresh = mu[left] + step
-        fresh = np.where(equal, fresh, np.maximum(fresh, 0.0))
-        point = np.clip(p[left] - (fresh @ rows) * share, lower[left], upper[left])
-        before = value(z[left], mu[left], left)
-        better = value(point, fresh, left) >= before - 1e-13 * np.abs(before)
-        mu[left[better]], z[left[better]] = fresh[better], point[better]
-        damping[left] = np.where(better, np.maximum(damping[left] / 8, 1e-12), np.minimum(damping[left] * 30, 1e6))
-    return z
+        on = bound if every else bound & (equal | (mu > 0) | (gap > 0))
+        residual = gap if every else np.where(on, gap, 0.0)
+        wrong = (np.abs(residual) > scale).any(axis=1)
+        if not wrong.all():
+            result[left] = z
+            own = wrong.nonzero()[0]
+            if not len(own):
+                return result
+            left, p, z, mu, gap, worth, damping, residual = (
+                part[own] for part in (left, p, z, mu, gap, worth, damping, residual)
+            )
+            lower, upper, bound, goal, on = (of(part, own) for part in (lower, upper, bound, goal, on))
+        J = (rows * np.where((z > lower) & (z < upper), share, 0.0)[:, None, :]) @ rows.T
+        if not every:
+            J *= on[:, :, None] & on[:, None, :]
+        J.reshape(len(J), k * k)[:, :: k + 1] += damping * full if every else np.where(on, damping * full, 1.0)
+        fresh = mu + np.linalg.solve(J, residual[:, :, None])[:, :, 0]
+        if not every:
+            fresh = np.where(equal, fresh, np.maximum(fresh, 0.0))
+        point = np.minimum(np.maximum(p - (fresh @ rows) * share, lower), upper)
+        over, after = value(point, fresh)
+        better = after >= worth - 1e-13 * np.abs(worth)
+        stiffer, damping = np.minimum(damping * 30, 1e6), np.maximum(damping / 8, 1e-12)
+        if not better.all():
+            same = ~better
+            damping[same] = stiffer[same]
+            point[same], fresh[same], over[same], after[same] = z[same], mu[same], gap[same], worth[same]
+        z, mu, gap, worth = point, fresh, over, after
+    result[left] = z
+    return result
 
 
 def nearest_under(v: Array, N: Array, b: Array) -> Array:
@@ -160,15 +194,26 @@ def snapped(z: Array) -> Array:
     return np.asarray(np.rint(z * _FINE) / _FINE)
 
 
-def cumulative(z: Array, theta: float = THETA) -> Array:
+def floors(z: Array) -> Array:
+    """Return cumulative sums, made whole: differences of them keep every whole limit that sums of neighbors kept."""
+    count = z.shape[1]  # sums of multiples of 2^-20 are exact, in any order
+    whole = z @ _triangle(count) if count <= _TRIANGLE else np.cumsum(z, axis=1)
+    whole += THETA
+    return np.asarray(np.floor(whole, out=whole))
+
+
+def cumulative(z: Array) -> Array:
     """Round so that every sum of neighbors keeps every whole limit that it kept: diff(floor(cumsum(z) + theta))."""
-    whole = np.cumsum(z, axis=1)
-    whole += theta
-    np.floor(whole, out=whole)
+    whole = floors(z)
     result = np.empty_like(whole)
     result[:, 0] = whole[:, 0]
     np.subtract(whole[:, 1:], whole[:, :-1], out=result[:, 1:])
     return result
+
+
+@lru_cache(maxsize=_TRIANGLE)
+def _triangle(count: int) -> Array:
+    return np.triu(np.ones((count, count)))
 
 
 def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> Array:

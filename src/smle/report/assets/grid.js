@@ -24,8 +24,14 @@ function makeGridHead(head) {
     return gate.members.map((rows) => rows.every((row) => holds[row]));
   };
 
+  // Products with float32 numbers lose fewer digits.
+  const floorOf = (x, i) => {
+    const isShort = check.real[0].inputs[i].every(([j]) => Math.fround(x[j]) === x[j]);
+    const { inputs, fractions } = check.real[isShort ? 0 : 1];
+    return Math.floor(sumOf(inputs[i], x, fractions[i]));
+  };
   const rightOf = (x) => check.thresholds.map((h, i) => h - sumOf(check.steps[i], x, 0)
-    + (i < check.inputs.length ? Math.floor(sumOf(check.inputs[i], x, check.fractions[i])) : 0));
+    + (i < check.real[0].fractions.length ? floorOf(x, i) : 0));
 
   const isOn = (regions, bits) => regions.some((place) => bits[place]);
 
