@@ -25,7 +25,7 @@ from smle.extras import require
 from smle.graphs.backbone import layers_of
 from smle.regions.cells import Cells
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
-from studies.vnnlib import write_vnnlib
+from tests.support.vnnlib import write_vnnlib
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from studies.bench.harness import BenchResult, write
+from studies.harness import BenchResult, write
 
 __all__ = ["available", "run_bench"]
 

@@ -18,9 +18,9 @@ import torch
 
 from smle import attack, correct
 from smle.networks.safe_network import SafeNetwork
-from studies.bench.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
-from studies.bench.harness import BenchResult, Table, interleaved, one_thread
-from studies.bench.sampling import Judge
+from studies.harness import BenchResult, Table, interleaved, one_thread
+from tests.support.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
+from tests.support.sampling import Judge
 
 __all__ = ["run"]
 

@@ -28,9 +28,9 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from smle import SafeClassifier, SafeRegressor, Specification
-from studies.bench.drift_rows import alarms
-from studies.bench.harness import BenchResult, Table
 from studies.bench.industries import BOOSTING, EXAMPLES, NETWORK, SIMULATIONS, example, rows_of, safe_models
+from studies.harness import BenchResult, Table
+from tests.support.drift_rows import alarms
 
 __all__ = ["run"]
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from smle.heads.box.network.operations import clip
 from smle.regions.cells import regions_of
 from smle.rules import Clause
-from studies.bench.runtimes import Runtime
-from studies.bench.sampling import FloatArray, border_points, corner_points, finished, uniform_points
 from studies.bench.soundness_attacks import BATCHES, Attack, Attacker, Batch, chunks
 from studies.bench.soundness_programs import HeadProgram, Order, Path
 from studies.bench.soundness_runtimes import wrong_rows
 from studies.bench.soundness_subjects import Subject
 from studies.bench.torch_attacks import torch_modes
+from tests.support.runtimes import Runtime
+from tests.support.sampling import FloatArray, border_points, corner_points, finished, uniform_points
 
 __all__ = ["ATTACKS", "Opponent"]
 

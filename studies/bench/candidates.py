@@ -16,8 +16,8 @@ from smle.heads.rules.author import certify_rules
 from smle.heads.rules.candidates import Candidates
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
-from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
-from studies.bench.random_rules import alternatives, draw
+from studies.harness import BenchResult, Table, interleaved, keep_memory, one_thread
+from tests.support.drawn_rules import alternatives, draw
 
 __all__ = ["run"]
 

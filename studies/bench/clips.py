@@ -13,7 +13,7 @@ import numpy.typing as npt
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
 from smle.rules import Specification
-from studies.bench.harness import BenchResult, Table, interleaved, keep_memory, one_thread
+from studies.harness import BenchResult, Table, interleaved, keep_memory, one_thread
 
 __all__ = ["HEADER", "RULES", "run"]
 

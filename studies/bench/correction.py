@@ -31,10 +31,10 @@ from smle.heads.rules.author import certify_rules
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification
-from studies.bench.harness import BenchResult, Table
-from studies.bench.random_rules import alternatives, draw
-from studies.bench.sampling import Judge, hard_points, uniform_points
 from studies.bench.soundness_rules import BANK, DOSES, RAMPS, SHARES, bank, doses, shares
+from studies.harness import BenchResult, Table
+from tests.support.drawn_rules import alternatives, draw
+from tests.support.sampling import Judge, hard_points, uniform_points
 
 __all__ = ["run"]
 

@@ -12,11 +12,11 @@ from smle.heads.box.algorithms.counterexample import counterexample_at, linear_c
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from smle.rules import Literals
-from studies.bench.harness import BenchResult, Table
 from studies.experiments import synthetic
 from studies.experiments.methods import Job, settings_for
 from studies.experiments.networks import safe_network
-from studies.formulations import linear_counterexample_milp, plain_numbers
+from studies.harness import BenchResult, Table
+from tests.support.formulations import linear_counterexample_milp, plain_numbers
 
 __all__ = ["Point", "points", "run"]
 

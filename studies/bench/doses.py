@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.bench.harness import BenchResult
 from studies.bench.peer_env import prepare
 from studies.bench.peer_measure import PeerJob
 from studies.bench.peers import _done, _folder, _solved, _summary
+from studies.harness import BenchResult
 
 __all__ = ["run"]
 

@@ -41,8 +41,8 @@ from smle.export import load_onnx
 from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
-from studies.bench.harness import BenchResult, Table
-from studies.bench.sampling import Judge, finished, hard_points
+from studies.harness import BenchResult, Table
+from tests.support.sampling import Judge, finished, hard_points
 
 __all__ = ["attacked", "run"]
 

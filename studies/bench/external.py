@@ -14,7 +14,7 @@ import numpy as np
 
 import smle
 from studies.bench.external_rules import ROWS, Array, RuleSet, read_rule_sets, tolerances
-from studies.bench.harness import BenchResult, Table
+from studies.harness import BenchResult, Table
 
 __all__ = ["run"]
 

@@ -15,11 +15,11 @@ from smle.heads.grid.program import GridProgram
 from smle.nn import SafeNetwork
 from smle.rules import Specification
 from smle_check.onnx.program import EMBEDDING
-from studies.bench.grid_rules import hard_answers, hard_inputs
-from studies.bench.runtimes import Case, installed_runtime
 from studies.bench.soundness_attacks import answer_of
 from studies.bench.soundness_programs import LEVELS, columns_of, feed, head_file, torch_threads
 from studies.bench.torch_attacks import MODES, Passes
+from tests.support.grid_rules import hard_answers, hard_inputs
+from tests.support.runtimes import Case, installed_runtime
 
 __all__ = ["DOORS", "Served"]
 

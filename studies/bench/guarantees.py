@@ -20,8 +20,8 @@ from smle.heads.box.proof.worst_case import WidenedBox
 from smle.regions.cells import Cells
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-from studies.bench.harness import BenchResult, Table, interleaved
-from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp
+from studies.harness import BenchResult, Table, interleaved
+from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
 __all__ = ["run"]
 

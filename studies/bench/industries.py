@@ -39,8 +39,8 @@ from smle.estimators.base import without_rules
 from smle.nearest.oracle import nearest_outputs
 from smle.tables import encode_inputs
 from studies.bench.estimators import attacked
-from studies.bench.harness import BenchResult, Table
-from studies.bench.sampling import Judge
+from studies.harness import BenchResult, Table
+from tests.support.sampling import Judge
 
 __all__ = ["BOOSTING", "EXAMPLES", "NETWORK", "SIMULATIONS", "Rows", "example", "rows_of", "run", "safe_models"]
 

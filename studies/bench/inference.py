@@ -19,7 +19,7 @@ from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.quick import Quick
 from smle.rules import Specification
 from studies.bench.clips import HEADER, RULES
-from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory, one_thread
+from studies.harness import BenchResult, Table, Timing, interleaved, keep_memory, one_thread
 
 __all__ = ["run", "undisturbed"]
 

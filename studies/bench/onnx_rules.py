@@ -18,7 +18,7 @@ from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from studies.bench.clips import RULES as LIMITS
-from studies.bench.harness import BenchResult, Table, interleaved, keep_memory
+from studies.harness import BenchResult, Table, interleaved, keep_memory
 
 __all__ = ["run"]
 

@@ -18,7 +18,6 @@ from torch import nn
 
 from smle import correct
 from smle.heads.box.network.assurance import certify
-from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import within
 from studies.experiments import methods
 from studies.experiments.choices import PaperChoices, choices_of
@@ -27,6 +26,7 @@ from studies.experiments.presets import chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
 from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task
+from studies.harness import BenchResult, Table
 
 __all__ = ["ChoiceJob", "jobs_of", "result", "run"]
 

@@ -138,7 +138,7 @@ def _doses(rows: int) -> Task:
     spec = Specification.from_yaml(DOSES)
 
     def unused(X: Array, outputs: Array) -> npt.NDArray[np.bool_]:
-        raise NotImplementedError("Judged exactly, by studies.bench.sampling.")
+        raise NotImplementedError("Judged exactly, by tests.support.sampling.")
 
     return Task("input-dependent", "insulin", "", spec, X[:rows], y[:rows], X[rows:], y[rows:], unused)
 

@@ -17,12 +17,12 @@ import numpy as np
 from scipy import stats
 
 from smle.errors import TrainingError
-from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import PEERS, Installed, prepare
 from studies.bench.peer_measure import BATCHES, PeerJob, solve
 from studies.bench.peer_methods import GUARANTEES, METHODS
 from studies.bench.peer_tasks import task_names
 from studies.experiments.runner import run_jobs
+from studies.harness import BenchResult, Table
 
 __all__ = ["run"]
 

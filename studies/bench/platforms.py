@@ -23,7 +23,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from smle import SafeRegressor, Specification
 from smle.platforms import predict_dask, predict_ray
 from smle.serving.stored import session_of
-from studies.bench.harness import BenchResult, Table, interleaved
+from studies.harness import BenchResult, Table, interleaved
 
 __all__ = ["run"]
 

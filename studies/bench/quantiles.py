@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from studies.bench.harness import BenchResult, Table
+from studies.harness import BenchResult, Table
 
 __all__ = ["run"]
 

@@ -24,11 +24,11 @@ from smle.rules import Specification
 from smle_check.heads.candidates import checked_of, gated_regions
 from smle_check.heads.clips import STAGES, limits_of
 from smle_check.heads.sums import columns_of
-from studies.bench.runtimes import Runtime
-from studies.bench.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
 from studies.bench.soundness_attacks import TINY, Attack, Attacker, Batch, chunks
 from studies.bench.soundness_programs import ORDERS, Order, Path
 from studies.bench.torch_attacks import torch_modes
+from tests.support.runtimes import Runtime
+from tests.support.sampling import FloatArray, Judge, border_points, corner_points, uniform_points
 
 __all__ = ["ATTACKS", "RulesAttacker", "RulesProgram", "Subject", "corrected", "stated", "unsafe"]
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.assurance import certify, verify
 from smle.heads.box.network.box_network import BoxNetwork
-from studies.bench.harness import BenchResult, Table, one_thread
 from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject
+from studies.harness import BenchResult, Table, one_thread
 
 __all__ = ["Fit", "fit_exponent", "run"]
 

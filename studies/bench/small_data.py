@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from smle import NetworkClassifier, NetworkRegressor
-from studies.bench.harness import BenchResult, Table, one_thread
+from studies.harness import BenchResult, Table, one_thread
 
 __all__ = ["run"]
 

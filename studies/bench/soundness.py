@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from studies.bench.box_attacks import ATTACKS, Opponent
-from studies.bench.harness import BenchResult, Table, one_thread
-from studies.bench.runtimes import Runtime, installed_runtime, prepare
-from studies.bench.sampling import Judge, Judgment
 from studies.bench.soundness_attacks import Attack, Attacker, Batch
 from studies.bench.soundness_subjects import makers
 from studies.bench.soundness_unsafe import UNSAFE
+from studies.harness import BenchResult, Table, one_thread
+from tests.support.runtimes import Runtime, installed_runtime, prepare
+from tests.support.sampling import Judge, Judgment
 
 __all__ = ["Ledger", "attack_all", "campaign", "run"]
 

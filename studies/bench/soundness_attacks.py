@@ -17,8 +17,6 @@ import numpy.typing as npt
 from smle.certificates.document import Certificate
 from smle.rules import Specification
 from smle_check.onnx.program import EMBEDDING
-from studies.bench.runtimes import Case, Runtime
-from studies.bench.sampling import FloatArray
 from studies.bench.soundness_programs import (
     LEVELS,
     ORDERS,
@@ -31,6 +29,8 @@ from studies.bench.soundness_programs import (
     onnx_path,
     torch_threads,
 )
+from tests.support.runtimes import Case, Runtime
+from tests.support.sampling import FloatArray
 
 __all__ = ["BATCHES", "KINDS", "Attack", "Attacker", "Batch", "answer_of", "chunks", "plural"]
 

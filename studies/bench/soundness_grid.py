@@ -21,8 +21,8 @@ from smle.heads.grid.author import certify_grid
 from smle.heads.grid.program import GridProgram
 from smle.rules import Specification
 from studies.bench.grid_doors import DOORS
-from studies.bench.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
-from studies.bench.harness import BenchResult, Table, keep_memory
+from studies.harness import BenchResult, Table, keep_memory
+from tests.support.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
 
 __all__ = ["attack", "costs", "nearest", "run"]
 

@@ -11,11 +11,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from sklearn.multioutput import MultiOutputRegressor
 
-from studies.bench.harness import BenchResult
-from studies.bench.random_rules import draw
 from studies.bench.rules_attacks import ATTACKS, RulesAttacker, Subject, corrected, stated, unsafe
 from studies.bench.soundness import campaign
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED, OBLIQUE
+from studies.harness import BenchResult
+from tests.support.drawn_rules import draw
 
 __all__ = ["BANK", "DOSES", "RAMPS", "SHARES", "bank", "doses", "run", "shares", "subjects"]
 

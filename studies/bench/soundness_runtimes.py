@@ -19,11 +19,11 @@ from smle.graphs.certified_files import companion, write_onnx
 from smle.networks.folders import weights_of
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
-from studies.bench.runtimes import Case, Runtime
-from studies.bench.sampling import FloatArray
 from studies.bench.soundness_attacks import BATCHES, answer_of
 from studies.bench.soundness_programs import columns_of, feed
 from studies.bench.soundness_subjects import Subject
+from tests.support.runtimes import Case, Runtime
+from tests.support.sampling import FloatArray
 
 __all__ = ["HOSTILE", "wrong_rows"]
 

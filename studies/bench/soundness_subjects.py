@@ -23,8 +23,8 @@ from smle.networks.backbones import MLP
 from smle.networks.units import DataScale
 from smle.regions.cells import Cells
 from smle.rules import Choice, Label, Specification
-from studies.bench.sampling import uniform_points
 from studies.experiments.paper_network import FreeBox
+from tests.support.sampling import uniform_points
 
 __all__ = ["Subject", "data_for", "makers"]
 

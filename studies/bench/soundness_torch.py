@@ -19,13 +19,13 @@ from smle.heads.table import certify_head
 from smle.nn import SafeNetwork
 from smle.rules import Specification
 from studies.bench.box_attacks import Opponent
-from studies.bench.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
-from studies.bench.harness import BenchResult, Table, one_thread
-from studies.bench.sampling import FloatArray, Judge
 from studies.bench.soundness_attacks import Batch
 from studies.bench.soundness_subjects import Subject, makers
 from studies.bench.torch_attacks import Passes, in_modes, learned_modes, torch_modes
 from studies.bench.torch_shapes import GRAPHS, SEQUENCES, costs, graphs, misplaced, sequences
+from studies.harness import BenchResult, Table, one_thread
+from tests.support.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
+from tests.support.sampling import FloatArray, Judge
 
 __all__ = ["boxes", "grids", "run", "shapes", "unsafe_box", "unsafe_grid"]
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from smle.rules import Specification
 from studies.bench.box_attacks import Opponent
-from studies.bench.sampling import FloatArray, Judge
 from studies.bench.soundness_attacks import Batch
 from studies.bench.soundness_programs import HeadProgram
 from studies.bench.soundness_subjects import data_for, makers
+from tests.support.sampling import FloatArray, Judge
 
 __all__ = ["UNSAFE"]
 

@@ -22,9 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.nn import SafeNetwork
-from studies.bench.sampling import FloatArray
 from studies.bench.soundness_attacks import KINDS, Attacker, Batch
 from studies.bench.soundness_programs import torch_threads
+from tests.support.sampling import FloatArray
 
 __all__ = ["MODES", "Passes", "in_modes", "learned_modes", "torch_modes"]
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from smle.nn import SafeNetwork
 from smle.rules import Specification
-from studies.bench.harness import Table, Timing, interleaved, keep_memory
 from studies.bench.rules_attacks import RulesAttacker, stated
-from studies.bench.sampling import FloatArray
 from studies.bench.soundness_attacks import KINDS, Batch
+from studies.harness import Table, Timing, interleaved, keep_memory
+from tests.support.sampling import FloatArray
 
 __all__ = ["GRAPHS", "SEQUENCES", "costs", "graphs", "misplaced", "sequences"]
 

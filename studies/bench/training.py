@@ -16,9 +16,9 @@ from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
-from studies.bench.harness import BenchResult, Table, interleaved
 from studies.bench.inference import undisturbed
-from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
+from studies.harness import BenchResult, Table, interleaved
+from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
 
 __all__ = ["run"]
 

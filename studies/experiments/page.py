@@ -11,7 +11,7 @@ from studies.experiments import figures, tables
 from studies.experiments.checks import checks
 from studies.experiments.store import Outcome
 from studies.experiments.tables import METHODS, Row, groups_of, quartiles, values
-from studies.results import Table
+from studies.harness import Table
 
 __all__ = ["write_page"]
 

@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import smle
-from studies.experiments.backends import one_thread, spread
+from studies.experiments.backends import spread
 from studies.experiments.store import Outcome, Store, commit, origin
+from studies.harness import one_thread
 
 __all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import smle
-from studies.results import environment
+from studies.harness import environment
 
 __all__ = ["Outcome", "Store", "commit", "origin"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
-from studies.results import Table
+from studies.harness import Table
 
 __all__ = [
     "METHODS",

@@ -35,11 +35,11 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.bench.sampling import Judge, hard_points
 from studies.bench.soundness_programs import HeadProgram, columns_of, feed
 from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
-from studies.vnnlib import write_vnnlib
+from tests.support.sampling import Judge, hard_points
+from tests.support.vnnlib import write_vnnlib
 
 __all__ = ["TARGETS", "Defect", "Target"]
 

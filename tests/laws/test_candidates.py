@@ -17,8 +17,8 @@ from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
 from smle_check.floats import BINARY64, threshold_below
 from smle_check.heads.candidates import checked_of
-from studies.bench.random_rules import draw
 from support.builder import refusal, repacked
+from support.drawn_rules import draw
 from support.rules_head import Reference
 from support.sampling import Judge, hard_points
 

@@ -19,7 +19,7 @@ from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import safe_network, train_safe
 from studies.experiments.paper_network import Adversarial
 from studies.experiments.presets import chosen, shortened
-from studies.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
+from tests.support.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
 
 TEXT, CODE = choices_of("paper", "synthetic"), choices_of("published", "synthetic")
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from smle.heads.box.proof.verify import verify
-from studies.bench import available, harness, run_bench
+from studies import harness
+from studies.bench import available, run_bench
 from studies.bench.guarantees import problem
-from studies.bench.harness import BenchResult, Table, interleaved, write
+from studies.harness import BenchResult, Table, interleaved, write
 
 
 class Clock:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from studies.bench.rules_attacks import RulesAttacker, RulesProgram, stated, unsafe
-from studies.bench.sampling import Judge
 from studies.bench.soundness import found_in
 from studies.bench.soundness_programs import ORDERS
 from studies.bench.soundness_rules import LIMITS, RAMPS, RANGES
 from studies.bench.soundness_subjects import ADVICE, LABELS, MIXED
+from tests.support.sampling import Judge
 
 RULES = {"ramps": RAMPS, "ranges": RANGES, "limits": LIMITS, "labels": LABELS, "choice": ADVICE, "mixed": MIXED}
 

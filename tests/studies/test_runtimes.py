@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from studies.bench import runtimes
-from studies.bench.runtimes import Case, Runtime
 from studies.bench.soundness_attacks import answer_of
 from studies.bench.soundness_runtimes import HOSTILE, _accepted, _exported, _resealed, _spoiled
 from studies.bench.soundness_subjects import makers
+from tests.support import runtimes
+from tests.support.runtimes import Case, Runtime
 
 X = np.array([[0.0], [1.0]], dtype=np.float32)
 

@@ -11,10 +11,10 @@ from smle.heads.box.program import Box
 from smle_check.floats import BINARY32, nearest
 from studies.bench import available, run_bench
 from studies.bench.box_attacks import ATTACKS, Opponent
-from studies.bench.sampling import Judge
 from studies.bench.soundness import Ledger, attack_all
 from studies.bench.soundness_programs import ORDERS, HeadProgram, fused_multiply_add
 from studies.bench.soundness_subjects import makers
+from tests.support.sampling import Judge
 
 MADE = (
     "oblique, at the limit",

@@ -1,7 +1,7 @@
-"""The harness of all benches: ratios measured in one run, interleaved, with versions and machine on record.
+"""What all studies share: tables and pages, ratios measured in turns, and a record of the machine and the versions.
 
-A bench is one file of this package with a function `run(quick: bool) -> BenchResult`; nothing else has to be
-registered.
+A bench is a function `run(quick: bool) -> BenchResult` in a file of `studies.bench` or `studies.attacks`; nothing else
+has to be registered.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import multiprocessing
+import os
+import platform
+import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from studies.experiments.backends import one_thread
-from studies.results import Environment, Table, environment
 
 __all__ = [
     "BenchResult",
@@ -30,6 +34,95 @@ __all__ = [
     "one_thread",
     "write",
 ]
+
+_PACKAGES = (
+    "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results; `note` says how it was measured and what to expect."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    note: str = ""
+
+    def markdown(self, level: int = 2) -> str:
+        """Return title, note and table as Markdown; the title is a heading of some level."""
+        lines = [f"{'#' * level} {self.title}", ""]
+        if self.note:
+            lines += [self.note, ""]
+        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("|" + "---|" * len(self.columns))
+        lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where something was measured: machine, Python, versions of packages that matter, time."""
+
+    machine: str
+    processor: str
+    cores: int
+    memory_gb: float
+    python: str
+    packages: dict[str, str]
+    when: str
+
+
+def environment() -> Environment:
+    """Describe this machine and the installed versions."""
+    return Environment(
+        machine=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_gb=round(_memory(), 1),
+        python=platform.python_version(),
+        packages=_versions(),
+        when=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+@lru_cache
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@lru_cache
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _memory() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):
+        return float("nan")
+
+
+# --- measuring
 
 
 @dataclass(frozen=True)
@@ -92,6 +185,28 @@ def keep_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
         libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest that it takes
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread inside; in a worker process, leave Ctrl-C to the process that started it."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    if multiprocessing.parent_process() is not None:
+        # Only a main thread may say so; where it cannot, the driver ends the workers anyway.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- pages
 
 
 @dataclass(frozen=True)
