@@ -92,6 +92,31 @@ def bench(
         print(result.json() if as_json else result.markdown())
 
 
+@app.command(name="all")
+def everything(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for all pages; a run goes on where one stopped.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes; needs no data.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="A part to run; may be repeated. None: all.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="A part to leave out; may be repeated.")] = None,
+    jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
+) -> None:
+    """Run every bench and the reproduction, and write all pages to one folder; finished parts are skipped.
+
+    Example: python -m studies all -o results/ --skip platforms
+    """
+    resume = f"finished parts are in {output}; run the same command again to go on."
+    with reported(interrupted=lambda: resume):
+        from studies.everything import failed, run_everything
+
+        ended = run_everything(output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds)
+        if lost := failed(ended):
+            out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
+
+
 @app.command()
 def fuzz(
     target: Annotated[str | None, typer.Argument(help="What to fuzz; none: list the targets.")] = None,

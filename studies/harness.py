@@ -137,6 +137,11 @@ class Timing:
         """Median seconds."""
         return statistics.median(self.seconds)
 
+    @property
+    def undisturbed(self) -> float:
+        """First quartile of the seconds: calls that other work on the machine did not interrupt."""
+        return statistics.quantiles([*self.seconds, self.seconds[0]], n=4, method="inclusive")[0]
+
 
 def interleaved(
     contenders: Mapping[str, Callable[[], object]],

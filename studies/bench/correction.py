@@ -2,6 +2,7 @@
 
 * Random rule sets that are consistent by construction (`random_rules`): accepted, or refused with a reason.
 * Hostile answers to the accepted ones, judged in rationals.
+* Repaired answers against exhaustive search for the nearest allowed ones.
 * Simulated tables with separated ranges, coupled outputs, moving limits, alternatives and labels: the corrected model
   against nearest-allowed post-processing of the same answers, run by run.
 * Networks as estimators train them, with limits in units from 1e-3 to 1e6.
@@ -28,10 +29,11 @@ from smle import NetworkRegressor, SafeRegressor
 from smle.certificates.document import Certificate
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.author import certify_rules
+from smle.heads.rules.candidates import Candidates
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
-from smle.rules import Specification
-from studies.bench.soundness_rules import BANK, DOSES, RAMPS, SHARES, bank, doses, shares
+from smle.rules import Specification, label_columns
+from studies.attacks.rule_texts import BANK, DOSES, RAMPS, SHARES, bank, doses, shares
 from studies.harness import BenchResult, Table
 from tests.support.drawn_rules import alternatives, draw
 from tests.support.sampling import Judge, hard_points, uniform_points
@@ -48,7 +50,10 @@ def run(quick: bool = False) -> BenchResult:
     passed: dict[str, bool] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # searches that do not end, answers that move often
-        tables = (_random(_SETS[quick], _POINTS[quick], passed), _accuracy(quick, passed), _networks(quick, passed))
+        tables = (
+            _random(_SETS[quick], _POINTS[quick], passed), _nearness(quick, passed), _accuracy(quick, passed),
+            _networks(quick, passed),
+        )  # fmt: skip
     return BenchResult("correction", "Any model, corrected", tables, passed=passed, quick=quick)
 
 
@@ -118,6 +123,94 @@ def _hostile(spec: Specification, units: Array, rows: int, rng: np.random.Genera
     answers[odd] = rng.choice([np.nan, np.inf, -np.inf, 3e38, 0.0, 1e-40, -1e-42], int(odd.sum()))
     with np.errstate(over="ignore"):
         return answers.astype(np.float32)
+
+
+# --- Nearness ----------------------------------------------------------------------------------------------------
+
+
+def _nearness(quick: bool, passed: dict[str, bool]) -> Table:
+    rows: list[tuple[object, ...]] = []
+    count = 20 if quick else 100
+    for name, specs in _kinds(quick).items():
+        total = np.zeros(4)
+        for seed, (spec, scale) in enumerate(specs):
+            total += nearness(spec, scale, count, seed)
+        repaired, same, safe, excess = total
+        rows.append((name, len(specs), int(repaired), same / repaired, excess / repaired, safe / repaired))
+        passed[f"{name}: the stored safe answer serves less than a tenth of a percent"] = bool(safe <= 1e-3 * repaired)
+        passed[f"{name}: 98 % of repairs are as near as can be"] = bool(same >= 0.98 * repaired)
+    return Table(
+        "Repaired answers against exhaustive search for the nearest allowed ones",
+        ("rules", "sets", "rows repaired", "as near", "farther on average (relative)", "safe answer served"),
+        tuple(rows),
+        "Distances in outputs divided by their units; for labels the log-likelihood that is given up.",
+    )
+
+
+def _kinds(quick: bool) -> dict[str, list[tuple[Specification, Array]]]:
+    rng, sets = np.random.default_rng(0), 3 if quick else 12
+    drawn: list[tuple[Specification, Array]] = []
+    seed = 0
+    while len(drawn) < (4 if quick else 200):
+        rules = draw(seed)
+        seed += 1
+        try:
+            spec = rules.spec
+        except RuleError:
+            continue
+        if any(len(clause.literals) > 1 or len(clause.literals[0].outputs) > 1 for clause in _clauses(spec)):
+            drawn.append((spec, rules.units))
+    names = [f"a{i}" for i in range(14)]
+    pairs = [f"not ({names[i]} and {names[j]})" for i in range(14) for j in range(i)]
+    return {
+        "random rule sets, units 1e-3 to 1e6": drawn,
+        "21 to 40 alternatives over 10 outputs": [(_several(rng), np.ones(10)) for _ in range(sets)],
+        "14 labels, 55 exclusions": [_label_rules(14, rng.permutation(pairs)[:55].tolist())],
+        "14 labels, a chain of implications": [_label_rules(14, [f"a{i} implies a{i + 1}" for i in range(13)])],
+        "40 labels, a tree": [_label_rules(40, [f"a{i} implies a{(i - 1) // 2}" for i in range(1, 40)])],
+        "20 labels, exactly one of each five": [
+            _label_rules(20, [f"exactly_one({', '.join(f'a{5 * g + i}' for i in range(5))})" for g in range(4)])
+        ],
+    }
+
+
+def _several(rng: np.random.Generator) -> Specification:
+    return alternatives("inputs: {x: [0, 1]}\n", rng.normal(0, 1, 10), (21, 41), rng)
+
+
+def _clauses(spec: Specification) -> list[Any]:
+    return [clause for rule in spec.rules for clause in rule.requirement.clauses]
+
+
+def _label_rules(count: int, rules: list[str]) -> tuple[Specification, Array]:
+    listed = "".join(f"  - {{name: r{i}, then: '{then}'}}\n" for i, then in enumerate(rules))
+    text = f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(f'a{i}' for i in range(count))}]\nrules:\n{listed}"
+    return Specification.from_yaml(text), np.ones(count)
+
+
+def nearness(spec: Specification, scale: Array, rows: int, seed: int) -> Array:
+    """Return how many rows were repaired, how many as near as can be, how many by the safe answer; excess distance."""
+    rng = np.random.default_rng(seed)
+    X = np.stack([rng.uniform(float(a), float(b), rows) for a, b in zip(spec.lower, spec.upper, strict=True)], axis=1)
+    t = (rng.normal(0, 2, (rows, len(scale))) * scale).astype(np.float32)
+    y, by = Candidates(certify_rules(spec, scale=scale)).explained(X, t)
+    wide, moved = t.astype(np.float64), by > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # searches that do not end
+        if label_columns(spec).all():
+            best = nearest_outputs(spec, X[moved], 1 / (1 + np.exp(-wide[moved]))) > 0
+
+            def lost(on: Array) -> Array:
+                return np.asarray(np.where(on != (t[moved] >= 0), np.abs(wide[moved]), 0.0).sum(axis=1))
+
+            found, least, rounding = lost(y[moved] >= 0), lost(best), np.full(moved.sum(), 1e-3)
+        else:
+            nearest = nearest_outputs(spec, X[moved], wide[moved], scale=scale)
+            found, least = (np.sqrt((((v - wide[moved]) / scale) ** 2).sum(axis=1)) for v in (y[moved], nearest))
+            rounding = 1e-6 * np.abs(wide[moved] / scale).sum(axis=1)
+    same = found <= 1.0001 * least + rounding
+    excess = np.where(same, 0.0, (found - least) / np.maximum(least, 1e-9))
+    return np.array([moved.sum(), same.sum(), (by == 2).sum(), excess.sum()])
 
 
 # --- Accuracy ----------------------------------------------------------------------------------------------------

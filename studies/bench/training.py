@@ -16,7 +16,6 @@ from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
-from studies.bench.inference import undisturbed
 from studies.harness import BenchResult, Table, interleaved
 from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
 
@@ -131,7 +130,7 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
                 {"plain": _trainer(plain, X, y, steps), "safe": _trainer(safe, X, y, steps)},
                 rounds=40 if quick else 150, budget=15.0,
             )  # fmt: skip
-            slow, fast = (undisturbed(times[which]) / steps * 1e6 for which in ("safe", "plain"))
+            slow, fast = (times[which].undisturbed / steps * 1e6 for which in ("safe", "plain"))
             rows.append((name, kind, fast, slow, slow / fast))
             worst[kind] = max(worst.get(kind, 0.0), slow / fast)
     mode = "torch.compile" if compiled else "eager"
@@ -185,7 +184,7 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
             "paper": _paper(over, head, problem, memory, exclusions=kind != "linear"),
         }
         times = interleaved(contenders, rounds=5 if quick else 15, budget=20.0)
-        ours, paper = (undisturbed(times[which]) * 1e3 for which in ("ours", "paper"))
+        ours, paper = (times[which].undisturbed * 1e3 for which in ("ours", "paper"))
         ratio = paper / ours
         rows.append((kind, bounds, memory, ours, paper, ratio))
         passed[

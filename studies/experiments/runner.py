@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -20,11 +21,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import smle
+from smle.errors import TrainingError
 from studies.experiments.backends import spread
 from studies.experiments.store import Outcome, Store, commit, origin
 from studies.harness import one_thread
 
-__all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs"]
+__all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs", "solve_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +138,23 @@ def run_jobs(
                 | {"commit": here, **origin()}
             )
     return Results(tuple(done[key] for key in sorted(done)), reused, notes)
+
+
+def solve_all(jobs: Sequence[Unit], solve: Solve, folder: str | Path | None = None, *, n_jobs: int = 1) -> Results:
+    """Solve jobs of which none may fail; without a folder nothing is kept.
+
+    Raises:
+        TrainingError: If a job failed.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        results = run_jobs(jobs, solve, folder=folder or temporary, n_jobs=n_jobs, retry_failed=True)
+    if results.failures:
+        first = results.failures[0]
+        raise TrainingError(
+            f"{len(results.failures)} of {len(jobs)} jobs failed, first {first.key}: {first.error}. Those that ended "
+            "are kept in the folder that you name; run the same command again to go on."
+        )
+    return results
 
 
 def read_results(folder: str | Path) -> Results:

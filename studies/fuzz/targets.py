@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ import torch
 from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import DataError, RuleError
 from smle.graphs.certified_files import companion, write_onnx
@@ -35,11 +33,13 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.bench.soundness_programs import HeadProgram, columns_of, feed
-from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
+from studies.attacks.files import columns_of
+from studies.attacks.rule_texts import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
+from tests.support.exported import feed
 from tests.support.sampling import Judge, hard_points
 from tests.support.vnnlib import write_vnnlib
+from tests.support.written_again import BoxAgain
 
 __all__ = ["TARGETS", "Defect", "Target"]
 
@@ -375,7 +375,7 @@ def _sampled(certificate: Certificate, name: str) -> None:
     else:
         if "bounds.lower" not in certificate.tensors:
             raise Defect("accepted without bounds")
-        program = HeadProgram(SimpleNamespace(certificate=certificate, cells=cells_of(certificate, spec)))  # type: ignore[arg-type]
+        program = BoxAgain(certificate)
         width = certificate.tensors["bounds.lower"].shape[0]
     for X in hard_points(spec, rng, 60, dtype=np.float32):
         Z = rng.choice(np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype=np.float32), size=(len(X), width))

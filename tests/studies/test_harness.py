@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_options_of_other_benches_are_refused() -> None:
     with pytest.raises(ValueError, match="takes no --jobs"):
-        run_bench("clips", quick=True, jobs=2)
+        run_bench("inference", quick=True, jobs=2)
 
 
 def test_contenders_take_turns(clock: Clock) -> None:

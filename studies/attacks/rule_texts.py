@@ -1,26 +1,99 @@
-"""Soundness of heads of rules: corrected models and rule sets that attacks are tried on."""
+"""Rules of the subjects, and simulated targets for some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import Ridge
-from sklearn.multioutput import MultiOutputRegressor
 
-from studies.bench.rules_attacks import ATTACKS, RulesAttacker, Subject, corrected, stated, unsafe
-from studies.bench.soundness import campaign
-from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, LABELS, MIXED, OBLIQUE
-from studies.harness import BenchResult
-from tests.support.drawn_rules import draw
+Targets = Callable[[Any, np.random.Generator], Any]
+"""(inputs, random numbers) -> what a model is trained on."""
 
-__all__ = ["BANK", "DOSES", "RAMPS", "SHARES", "bank", "doses", "run", "shares", "subjects"]
-
-_POINTS = {False: 10_000_000, True: 60_000}
-_QUICK = ("bank, boosting", "shares, ridge", "ten mixed limits", "sums with tables", "labels", "random 3")
+BRAKING = """
+inputs: {distance: [0, 200], speed: [0, 40], friction: [0.1, 1.0]}
+outputs: [brake]
+rules:
+  - {name: emergency, when: distance <= 10 and speed >= 20, then: brake >= 0.8}
+  - {name: tailgating, when: distance <= 0.8 * speed - 4, then: brake >= 0.5}
+  - {name: phantom, when: distance >= 150 and speed < 10.1, then: brake <= 0.1}
+  - {name: range, then: 0 <= brake <= 1}
+"""
+OBLIQUE = """
+inputs: {a: [-3, 5], b: [-7, 2], c: [0.1, 90]}
+outputs: [y, w]
+rules:
+  - {name: one, when: a - 0.7 * b + 0.3 * c <= 11.7, then: y <= 1 and y - 0.3 * w <= 0.7}
+  - {name: two, when: 0.1 * a + 0.7 * b >= -0.9 and c < 45.3, then: y >= 0.1 and w <= 1.3}
+  - {name: three, when: a + 1.1 * b + 0.07 * c >= 1.9, then: y + w <= 1.7}
+  - {name: four, when: 0.3 * a - 0.2 * b <= 0.7 and a + b >= -6.1, then: w >= -0.9}
+"""
+DOSE = """
+inputs: {weight: [2, 90], age: [0, 99], kidney: [0.1, 1.5]}
+outputs: [dose, pause]
+rules:
+  - {name: by weight, then: 0 <= dose <= 0.5 * weight + 1.3}
+  - {name: frail, when: age + 31.7 * kidney >= 81.3, then: dose <= 0.2 * weight + 2.1}
+  - {name: weak kidney, when: kidney - 0.013 * age <= 0.3, then: pause >= 8.3 and dose <= 20 + 0.1 * age}
+  - {name: pause, then: 4 <= pause <= 48}
+"""
+LABELS = """
+inputs: {p: [0, 1], q: [-1, 1], r: [0, 7]}
+labels: [cat, dog, animal, car, night]
+rules:
+  - {name: kinds, then: (cat implies animal) and (dog implies animal)}
+  - {name: not both, then: not (cat and dog)}
+  - {name: street, when: p + 0.3 * q >= 0.7, then: not (car and dog) and (car or night)}
+  - {name: dark, when: 0.7 * q - 0.1 * r <= -0.33, then: night}
+  - {name: bright, when: r > 3.3 and p >= 0.2, then: not (night and car)}
+"""
+ADVICE = """
+inputs: {distance: [0, 60], angle: [-3.1, 3.1], speed: [1, 12]}
+choices: {advice: [clear, weak left, left, weak right, right]}
+rules:
+  - {name: near, when: distance - 1.7 * speed <= 3.3, then: advice != clear}
+  - {name: left side, when: 0.3 * angle + 0.01 * distance >= 0.7, then: advice != left}
+  - {name: head on, when: distance <= 9.9 and angle <= 0.7 and angle >= -0.7, then: "advice in [left, right]"}
+"""
+MIXED = """
+inputs:
+  speed: [0, 40]
+  load: [-1, 1]
+  road: {categories: [dry, wet, icy]}
+  tyre: {categories: [summer, winter]}
+outputs: [brake]
+labels: [warn, stop]
+choices: {advice: [keep, slow, halt], gear: {options: [low, high], pick: min}}
+rules:
+  - {name: icy, when: road == icy and speed > 10, then: brake >= 0.5 and advice != keep}
+  - {name: heavy, when: speed + 3.3 * load >= 20.1, then: warn}
+  - {name: never both, then: not (warn and stop)}
+  - {name: winter, when: tyre == winter, then: gear == low}
+"""
+ONE_REGION = """
+inputs: {speed: [0, 40], load: [-1, 1], grip: [0.1, 0.9]}
+outputs: [brake, light]
+rules:
+  - {name: fast, when: speed >= 20.1 and load < 0.7 and grip > 0.3, then: brake - 0.3 * light >= 0.5 and light <= 0.7}
+"""
+DIFFERENCE = """
+inputs: {s: [-2, 2], t: [0.1, 3]}
+outputs: [p, q]
+rules:
+  - {name: near, then: p - q <= 1 and q - p <= 1}
+  - {name: nearer, when: 0.3 * s + 0.7 * t <= 0.9, then: p - q <= 0.25}
+  - {name: apart, when: s - 0.1 * t >= 1.1, then: p - q >= 0.125}
+"""
+AROUND_ZERO = """
+inputs: {a: [-1, 1], b: [-2, 2], c: [-3, 0]}
+outputs: [y, w]
+rules:
+  - {name: below, when: a < 0, then: y <= -0.1}
+  - {name: not below, when: a >= 0, then: y >= 0.1}
+  - {name: above, when: b > 0 and c < 0, then: w >= 0.3}
+  - {name: not above, when: b <= 0, then: w <= 0.2}
+"""
+"""Regions that meet at exactly 0: what separates them must survive a processor that flushes subnormal numbers."""
 BANK = """
 inputs: {income: [0, 200000], age: [18, 90], debt: [0, 50000]}
 outputs: [limit, rate]
@@ -78,8 +151,6 @@ outputs: [p, q]
 rules:
   - {name: a, then: p >= 0 and q >= 0 and p + q <= 0.35 * x}
 """
-
-
 LISTED = """
 inputs: {article: {categories: [a, b, c, d]}, weight: [0, 100], region: {categories: [north, south]}}
 outputs: [price, cost]
@@ -107,7 +178,8 @@ LOOKED_UP = (
 )
 
 
-def _ten() -> str:
+def ten_limits() -> str:
+    """Return limits of three outputs in units from 1e-3 to 1e6."""
     units = (1e-3, 1.0, 1e6)
     lines = ["inputs: {a: [-10, 10], b: [0, 1], c: [1, 500]}", "outputs: [y0, y1, y2]", "rules:"]
     whens = ["", "when: a > 0.3, ", "when: b <= 0.7 and c >= 3, ", "when: a + 3.3 * b - 0.1 * c <= 1.7, "]
@@ -119,7 +191,8 @@ def _ten() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _many() -> str:
+def many_limits() -> str:
+    """Return 70 limits on intervals of an input, and a coupled rule."""
     rng, lines = np.random.default_rng(0), ["inputs: {a: [0, 100], b: [-1, 1]}", "outputs: [y, w]", "rules:"]
     for r in range(70):
         at = rng.uniform(0, 95)
@@ -147,33 +220,3 @@ def doses(X: Any, rng: np.random.Generator) -> Any:
     weight, age, kidney = X.T
     dose = 0.045 * weight * (0.8 + 0.2 * np.sin(age / 15)) + 0.1 * rng.normal(size=len(X))
     return np.stack([dose, 20 / kidney + rng.normal(size=len(X))], axis=1)
-
-
-def _random(seed: int) -> Subject:
-    rules = draw(seed)
-    return stated(f"random {seed}", rules.text, rules.units)
-
-
-def subjects() -> dict[str, Callable[[], Subject]]:
-    """Return the models by name, each as a function that makes it."""
-    boosting = MultiOutputRegressor(HistGradientBoostingRegressor(max_iter=40))
-    made: dict[str, Callable[[], Subject]] = {
-        "bank, boosting": lambda: corrected("bank, boosting", BANK, boosting, bank, rows=3000),
-        "doses, boosting": lambda: corrected("doses, boosting", DOSES, boosting, doses, rows=3000),
-        "bank, ridge": lambda: corrected("bank, ridge", BANK, Ridge(), bank, rows=3000),
-        "shares, ridge": lambda: corrected("shares, ridge", SHARES, Ridge(), shares, rows=3000),
-    }
-    texts = {
-        "ramps": RAMPS, "ranges": RANGES, "touching": TOUCHING, "ten mixed limits": _ten(), "many limits": _many(),
-        "tables": TABLES, "sums with tables": LOOKED_UP,
-        "oblique": OBLIQUE, "labels": LABELS, "choice": ADVICE, "mixed": MIXED, "around zero": AROUND_ZERO,
-    }  # fmt: skip
-    made |= {name: partial(stated, name, text) for name, text in texts.items()}
-    return made | {f"random {seed}": partial(_random, seed) for seed in (3, 5, 8, 13, 21, 34)}
-
-
-def run(quick: bool = False) -> BenchResult:
-    """Run all attacks on heads of rules; `quick` takes six heads, the installed onnxruntime and few points."""
-    made = [make() for name, make in subjects().items() if not quick or name in _QUICK]
-    attempts = unsafe(stated("ramps", RAMPS), stated("limits", LIMITS), 20_000 if quick else 300_000)
-    return campaign("soundness_rules", made, RulesAttacker, ATTACKS, attempts, points=_POINTS[quick], quick=quick)
