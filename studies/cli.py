@@ -13,8 +13,6 @@ import typer
 
 from smle.cli.app import Json, common, out, print_json, print_rows, reported
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="python -m studies",
     help="Repeat the paper's experiments, measure, attack. Run this in a clone of the repository.",

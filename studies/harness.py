@@ -23,18 +23,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BenchResult",
-    "Environment",
-    "Table",
-    "Timing",
-    "environment",
-    "interleaved",
-    "keep_memory",
-    "one_thread",
-    "write",
-]
-
 _PACKAGES = (
     "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
 )  # fmt: skip

@@ -30,8 +30,6 @@ from tests.support.vnnlib import write_vnnlib
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["cell_specification", "head_layers", "write_cell", "write_cells", "write_plain_cell"]
-
 Array = npt.NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from studies.attacks.files import BATCHES, levels, versions, wrong_rows
 from studies.attacks.points import KINDS, Attacker, Batch, BoxAttacker, Drawn, Float, chunks, in_batches, plural
 from tests.support.written_again import ORDERS, written_again
 
-__all__ = ["DOORS", "MODES", "Passes", "in_modes", "torch_threads"]
-
 Array = npt.NDArray[np.float32]
 Door = Callable[[Any, int], Iterator[Batch]]
 _ROWS = 3  # at which a recorder looks

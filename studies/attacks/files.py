@@ -27,19 +27,6 @@ from studies.attacks.subjects import Subject
 from tests.support.exported import accepted, feed, resealed
 from tests.support.runtimes import Case
 
-__all__ = [
-    "BATCHES",
-    "HOSTILE",
-    "answer_of",
-    "columns_of",
-    "exported",
-    "head_file",
-    "levels",
-    "spoiled",
-    "versions",
-    "wrong_rows",
-]
-
 Array = npt.NDArray[np.float32]
 BATCHES = (1, 2, 3, 33)
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

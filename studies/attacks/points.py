@@ -26,20 +26,6 @@ from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
 from tests.support.sampling import FloatArray, border_points, corner_points, finished, uniform_points
 
-__all__ = [
-    "KINDS",
-    "POINTS",
-    "TINY",
-    "Attacker",
-    "Batch",
-    "Drawn",
-    "Serve",
-    "attacker_of",
-    "chunks",
-    "in_batches",
-    "plural",
-]
-
 Array = npt.NDArray[np.float32]
 Float = type[np.floating]
 Drawn = tuple[FloatArray, Array]

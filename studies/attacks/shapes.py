@@ -23,8 +23,6 @@ from studies.attacks.points import KINDS, Batch, RulesAttacker
 from studies.attacks.subjects import stated
 from tests.support.sampling import FloatArray
 
-__all__ = ["GRAPHS", "SEQUENCES", "Attention", "Given", "Messages", "edges_of", "graphs", "misplaced", "sequences"]
-
 Array = npt.NDArray[np.float32]
 
 SEQUENCES = """

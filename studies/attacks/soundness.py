@@ -32,8 +32,6 @@ from tests.support.grid_rules import FAMILIES
 from tests.support.runtimes import Runtime, installed_runtime, prepare
 from tests.support.sampling import Judge, Judgment
 
-__all__ = ["AttackJob", "attack", "jobs_of", "page", "run", "solve"]
-
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}

@@ -35,13 +35,11 @@ from smle.networks.units import DataScale
 from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
-from studies.attacks import rule_texts as texts
+from studies.attacks.rule_texts import RULES, Targets, bank, doses, many_limits, shares, ten_limits
 from studies.experiments.paper_network import FreeBox
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
 from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
-
-__all__ = ["Subject", "boxes", "corrected", "data_for", "drawn_grid", "grids", "rule_heads", "stated"]
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -103,42 +101,43 @@ class Subject:
 
 def boxes(*, quick: bool) -> dict[str, Callable[[], Subject]]:
     """Return the boxes by name, each as a function that makes it. `quick`: two trained ones only, and briefly."""
-    trained: dict[str, tuple[str, str]] = {
-        "braking": (texts.BRAKING, "fixed"),
-        "oblique": (texts.OBLIQUE, "fixed"),
-        "dose, affine": (texts.DOSE, "affine"),
-        "labels": (texts.LABELS, "fixed"),
-        "advice": (texts.ADVICE, "fixed"),
-        "advice, affine": (texts.ADVICE, "affine"),
-    }
+    trained = {
+        "braking": "fixed", "oblique": "fixed", "dose, affine": "affine", "labels": "fixed", "advice": "fixed",
+        "advice, affine": "affine",
+    }  # fmt: skip
     if quick:
         trained = {name: trained[name] for name in ("oblique", "dose, affine")}
-    drawn: dict[str, tuple[str, dict[str, Any]]] = {
-        "oblique, at the limit": (texts.OBLIQUE, {}),
-        "oblique, affine": (texts.OBLIQUE, {"bounds": "affine"}),
-        "labels, wide": (texts.LABELS, {"embedding": 48}),
-        "mixed": (texts.MIXED, {}),
-        "mixed, affine": (texts.MIXED, {"bounds": "affine"}),
-        "dose, one head": (texts.DOSE, {"bounds": "affine", "gate": False}),
-        "one region": (texts.ONE_REGION, {}),
-        "dose, network": (texts.DOSE, {"embedding": 6, "bounds": "network"}),
-        "around zero": (texts.AROUND_ZERO, {}),
-        "around zero, affine": (texts.AROUND_ZERO, {"bounds": "affine"}),
+    drawn: dict[str, dict[str, Any]] = {
+        "oblique, at the limit": {},
+        "oblique, affine": {"bounds": "affine"},
+        "labels, wide": {"embedding": 48},
+        "mixed": {},
+        "mixed, affine": {"bounds": "affine"},
+        "dose, one head": {"bounds": "affine", "gate": False},
+        "one region": {},
+        "dose, network": {"embedding": 6, "bounds": "network"},
+        "around zero": {},
+        "around zero, affine": {"bounds": "affine"},
     }
-    crossing: dict[str, tuple[str, dict[str, Any]]] = {
-        "oblique, crossing constants": (texts.OBLIQUE, {"kind": "constant"}),
-        "oblique, crossing": (texts.OBLIQUE, {"kind": "affine"}),
-        "dose, crossing": (texts.DOSE, {"kind": "affine", "gate": False}),
-        "labels, crossing": (texts.LABELS, {"kind": "affine"}),
-        "around zero, crossing": (texts.AROUND_ZERO, {"kind": "affine"}),
-        "oblique, crossing networks": (texts.OBLIQUE, {"kind": "network"}),
+    crossing: dict[str, dict[str, Any]] = {
+        "oblique, crossing constants": {"kind": "constant"},
+        "oblique, crossing": {"kind": "affine"},
+        "dose, crossing": {"kind": "affine", "gate": False},
+        "labels, crossing": {"kind": "affine"},
+        "around zero, crossing": {"kind": "affine"},
+        "oblique, crossing networks": {"kind": "network"},
     }
     return {
-        **{name: partial(_trained, name, text, bounds, quick=quick) for name, (text, bounds) in trained.items()},
-        **{name: partial(_drawn, name, text, **options) for name, (text, options) in drawn.items()},
+        **{name: partial(_trained, name, bounds, quick=quick) for name, bounds in trained.items()},
+        **{name: partial(_drawn, name, **options) for name, options in drawn.items()},
         "difference of large numbers": _difference,
-        **{name: partial(_crossing, name, text, **options) for name, (text, options) in crossing.items()},
+        **{name: partial(_crossing, name, **options) for name, options in crossing.items()},
     }
+
+
+def _rules(name: str) -> Specification:
+    """Return the rules that a box is named after."""
+    return Specification.from_yaml(RULES[name.split(",")[0]])
 
 
 def _box(
@@ -168,8 +167,8 @@ def data_for(spec: Specification, rows: int, *, seed: int = 0) -> tuple[Array, A
     return X, 3 * waves + rng.normal(0, 0.1, waves.shape)
 
 
-def _trained(name: str, text: str, bounds: str, *, quick: bool) -> Subject:
-    spec = Specification.from_yaml(text)
+def _trained(name: str, bounds: str, *, quick: bool) -> Subject:
+    spec = _rules(name)
     X, Y = data_for(spec, 400 if quick else 2000)
     options: dict[str, Any] = {
         "hidden_layer_sizes": (24,), "embedding": 12, "bounds": bounds, "max_epochs": 4 if quick else 30,
@@ -191,9 +190,9 @@ def _backbone(spec: Specification, embedding: int) -> nn.Module:
     return MLP((16,), embedding, shift=(low + high) / 2, scale=(high - low) / 4)
 
 
-def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", gate: bool = True) -> Subject:
+def _drawn(name: str, *, embedding: int = 12, bounds: str = "fixed", gate: bool = True) -> Subject:
     """Return heads drawn at random, several times too large, and projected: at the limit of what is provable."""
-    spec = Specification.from_yaml(text)
+    spec = _rules(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         network = BoxNetwork(_backbone(spec, embedding), spec, embedding=embedding, bounds=bounds, gate=gate)
@@ -204,9 +203,9 @@ def _drawn(name: str, text: str, *, embedding: int = 12, bounds: str = "fixed", 
     return _subject(name, project(network))
 
 
-def _crossing(name: str, text: str, *, kind: str, gate: bool = True) -> Subject:
+def _crossing(name: str, *, kind: str, gate: bool = True) -> Subject:
     """Return projected heads behind bounds that cross: some units everywhere, some in a part of the domain."""
-    spec, n = Specification.from_yaml(text), 6
+    spec, n = _rules(name), 6
     low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
     frame = DataScale((low + high) / 2, (high - low) / 2, np.zeros(len(spec.targets)), np.ones(len(spec.targets)))
     d = len(spec.columns)
@@ -236,7 +235,7 @@ def _difference() -> Subject:
 
     The room that is left by the rounding of numbers around 10^4 is filled by bisection, as far as the checker agrees.
     """
-    spec = Specification.from_yaml(texts.DIFFERENCE)
+    spec = Specification.from_yaml(RULES["difference"])
     n = 16
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -276,21 +275,31 @@ def _difference() -> Subject:
 def rule_heads() -> dict[str, Callable[[], Subject]]:
     """Return the heads of rules by name, each as a function that makes it."""
     boosting = MultiOutputRegressor(HistGradientBoostingRegressor(max_iter=40))
-    behind: dict[str, tuple[str, Any, texts.Targets]] = {
-        "bank, boosting": (texts.BANK, boosting, texts.bank),
-        "doses, boosting": (texts.DOSES, boosting, texts.doses),
-        "bank, ridge": (texts.BANK, Ridge(), texts.bank),
-        "shares, ridge": (texts.SHARES, Ridge(), texts.shares),
+    behind: dict[str, tuple[Any, Targets]] = {
+        "bank, boosting": (boosting, bank),
+        "doses, boosting": (boosting, doses),
+        "bank, ridge": (Ridge(), bank),
+        "shares, ridge": (Ridge(), shares),
     }
-    listed = {
-        "ramps": texts.RAMPS, "ranges": texts.RANGES, "touching": texts.TOUCHING, "tables": texts.TABLES,
-        "ten mixed limits": texts.ten_limits(), "many limits": texts.many_limits(), "sums with tables": texts.LOOKED_UP,
-        "oblique": texts.OBLIQUE, "labels": texts.LABELS, "choice": texts.ADVICE, "mixed": texts.MIXED,
-        "around zero": texts.AROUND_ZERO,
-    }  # fmt: skip
+    names = (
+        "ramps",
+        "ranges",
+        "touching",
+        "tables",
+        "sums with tables",
+        "oblique",
+        "labels",
+        "advice",
+        "mixed",
+        "around zero",
+    )
+    listed = {name: RULES[name] for name in names} | {"ten mixed limits": ten_limits(), "many limits": many_limits()}
     drawn = {f"random {seed}": draw(seed) for seed in (3, 5, 8, 13, 21, 34)}
     return {
-        **{f"rules: {name}": partial(corrected, f"rules: {name}", *made) for name, made in behind.items()},
+        **{
+            f"rules: {name}": partial(corrected, f"rules: {name}", RULES[name.split(",")[0]], *made)
+            for name, made in behind.items()
+        },
         **{f"rules: {name}": partial(stated, f"rules: {name}", text) for name, text in listed.items()},
         **{f"rules: {name}": partial(stated, f"rules: {name}", own.text, own.units) for name, own in drawn.items()},
     }
@@ -315,7 +324,7 @@ def stated(name: str, text: str, units: Array | None = None) -> Subject:
     return Subject(name, "rules", _words(certificate), spec, certificate, units)
 
 
-def corrected(name: str, text: str, estimator: Any, targets: texts.Targets, *, rows: int = 3000) -> Subject:
+def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: int = 3000) -> Subject:
     """Return a fitted estimator with its head: the stored form, and both as one ONNX file."""
     spec, rng = Specification.from_yaml(text), np.random.default_rng(0)
     X = uniform_points(spec, rng, rows, dtype=np.float64)
@@ -336,15 +345,6 @@ def corrected(name: str, text: str, estimator: Any, targets: texts.Targets, *, r
 
 
 # --- heads of whole numbers
-
-
-def grids(turn: int) -> dict[str, Callable[[], Subject]]:
-    """Return a random rule set of every family, another one in each turn; the largest ones now and then."""
-    return {
-        f"whole numbers: {family}": partial(drawn_grid, family, turn)
-        for family in FAMILIES
-        if family != "large" or turn % 8 == 7
-    }
 
 
 def drawn_grid(family: str, turn: int, refused: Counter[str] | None = None) -> Subject:

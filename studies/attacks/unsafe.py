@@ -18,15 +18,13 @@ from smle.heads.table import certify_head
 from smle.nn import SafeNetwork
 from smle.rules import Specification
 from smle_check.heads.clips import limits_of
-from studies.attacks import rule_texts as texts
 from studies.attacks.doors import Passes, in_modes
 from studies.attacks.points import Batch, BoxAttacker, GridAttacker, RulesAttacker, chunks
+from studies.attacks.rule_texts import RULES
 from studies.attacks.shapes import SEQUENCES, misplaced
 from studies.attacks.subjects import Subject, boxes, data_for, stated
 from tests.support.sampling import FloatArray, Judge
 from tests.support.written_again import BoxAgain, RulesAgain
-
-__all__ = ["UNSAFE"]
 
 Array = npt.NDArray[np.float32]
 Found = Iterator[tuple[Any, Batch]]
@@ -131,7 +129,7 @@ def _moved_bias(count: int) -> Found:
 
 def _check_without_slack(count: int) -> Found:
     """Ramps, whose sums are compared with what the rules state."""
-    attacker = RulesAttacker(stated("ramps", texts.RAMPS), np.random.default_rng(0))
+    attacker = RulesAttacker(stated("ramps", RULES["ramps"]), np.random.default_rng(0))
     program = RulesAgain(attacker.subject.certificate, slack=False)
     for size, dtype in chunks(count, attacker.chunk):
         X, Z = attacker.mixture(size, dtype)
@@ -140,7 +138,7 @@ def _check_without_slack(count: int) -> Found:
 
 def _clips_by_hand(count: int) -> Found:
     """Limits of the bank as clips in float32."""
-    attacker = RulesAttacker(stated("limits", texts.LIMITS), np.random.default_rng(0))
+    attacker = RulesAttacker(stated("limits", RULES["limits"]), np.random.default_rng(0))
     certificate = attacker.subject.certificate
     limits = limits_of(smle_check.Specification(certificate.document["specification"], certificate.block))
     for size, _ in chunks(count, attacker.chunk):

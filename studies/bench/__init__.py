@@ -11,8 +11,6 @@ from typing import Any
 
 from studies.harness import BenchResult, write
 
-__all__ = ["available", "options_of", "run_bench"]
-
 _ROOT = Path(__file__).parents[1]
 
 

@@ -22,8 +22,6 @@ from studies.harness import BenchResult, Table, interleaved, one_thread
 from tests.support.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
 from tests.support.sampling import Judge
 
-__all__ = ["run"]
-
 _WANTED = 0.995
 _PUBLISHED = "96.1 % on average, published safe training at 100 % certified"
 _MOVED = 1e-5

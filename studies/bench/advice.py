@@ -28,11 +28,10 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from smle import SafeClassifier, SafeRegressor, Specification
-from studies.bench.industries import BOOSTING, EXAMPLES, NETWORK, SIMULATIONS, example, rows_of, safe_models
+from studies.bench.accuracy import BOOSTING, NETWORK, estimators, network, safe
+from studies.bench.table_tasks import EXAMPLES, SIMULATIONS, example, rows_of
 from studies.harness import BenchResult, Table
 from tests.support.drift_rows import alarms
-
-__all__ = ["run"]
 
 _CLEAR = 0.02  # of R2 or accuracy, as in `fit`
 _RATE = 0.01
@@ -69,7 +68,8 @@ def run(quick: bool = False) -> BenchResult:
 
 
 def _models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    made = safe_models(spec, X, quick, seed)
+    inside = estimators(spec, X, quick, seed)[BOOSTING]
+    made = {NETWORK: network(spec, quick, seed), BOOSTING: safe(spec, inside)}
     if len(spec.outputs) == 1:
         numbers = spec.output_kind == "numbers"
         boosting = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier

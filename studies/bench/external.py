@@ -16,8 +16,6 @@ import smle
 from studies.bench.external_rules import ROWS, Array, RuleSet, read_rule_sets, tolerances
 from studies.harness import BenchResult, Table
 
-__all__ = ["run"]
-
 _JUDGED, _ALONE, _SECONDS = (
     100,
     100,

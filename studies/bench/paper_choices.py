@@ -28,8 +28,6 @@ from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task
 from studies.harness import BenchResult, Table
 
-__all__ = ["ChoiceJob", "jobs_of", "result", "run"]
-
 TASKS: Mapping[str, tuple[str, ...]] = {
     "synthetic": tuple(f"n{n}-{task}-P4" for n in (2, 4, 8) for task in ("easy", "medium", "hard")),
     "forecasting": ("Monthly-M36044-0.90", "Daily-D4099-0.90"),

@@ -23,8 +23,6 @@ from types import FrameType
 
 from tests.support.environments import command, python_of, reason_of
 
-__all__ = ["PEERS", "Installed", "Peer", "activate", "prepare", "quietly", "within"]
-
 _FIXED = ("torch", "numpy", "scipy", "scikit-learn")
 
 

@@ -27,8 +27,6 @@ from studies.bench.peer_tasks import Case, load_case
 from studies.harness import interleaved, keep_memory
 from tests.support.sampling import Judge, border_points, corner_points
 
-__all__ = ["BATCHES", "PeerJob", "border_of", "solve"]
-
 FloatArray = npt.NDArray[np.floating]
 BATCHES = (1, 256, 8192)
 

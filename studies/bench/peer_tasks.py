@@ -21,8 +21,6 @@ from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array, Task
 
-__all__ = ["Case", "FloatGate", "LinearCell", "load_case", "task_names"]
-
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
 _CLASSIFICATION = ("CHD-49-0.3", "Flags-0.3", "Yeast-0.3")
 _STANDINS = ("Standin-0.3", "Standin-0.6")

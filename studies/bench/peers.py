@@ -21,8 +21,6 @@ from studies.bench.peer_tasks import task_names
 from studies.experiments.runner import Results, solve_all
 from studies.harness import BenchResult, Table
 
-__all__ = ["run"]
-
 Rows = list[dict[str, Any]]
 
 _SEEDS, _EPOCHS, _BORDER = 5, 20, 1000

@@ -25,8 +25,6 @@ from smle.platforms import predict_dask, predict_ray
 from smle.serving.stored import session_of
 from studies.harness import BenchResult, Table, interleaved
 
-__all__ = ["run"]
-
 _COLUMNS = [f"x{i}" for i in range(20)]
 _RULES = f"""
 inputs: {{{", ".join(f"{name}: [0, 1]" for name in _COLUMNS)}}}

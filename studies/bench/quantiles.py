@@ -20,8 +20,6 @@ from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
 from studies.harness import BenchResult, Table
 
-__all__ = ["run"]
-
 Array = npt.NDArray[np.float64]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIABETES = """

@@ -16,8 +16,6 @@ from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject
 from studies.harness import BenchResult, Table, one_thread
 
-__all__ = ["Fit", "fit_exponent", "run"]
-
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
 _ROUNDS, _BUDGET = 15, 4.0

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import CNF, Clause, Label, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
-__all__ = ["AXES", "Axis", "Subject", "exclusive_labels", "never_together"]
-
 _ONE = Fraction(1)
 
 _SMALL = 1e-3  # of the heads' weights: safe without training

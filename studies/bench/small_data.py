@@ -29,8 +29,6 @@ from torch import nn
 from smle import NetworkClassifier, NetworkRegressor
 from studies.harness import BenchResult, Table, one_thread
 
-__all__ = ["run"]
-
 Array = npt.NDArray[Any]
 DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits, "diabetes": load_diabetes}
 _SLACK = 0.01

@@ -18,8 +18,6 @@ from dataclasses import replace
 
 from studies.experiments.networks import PaperLayers, Settings
 
-__all__ = ["ABLATIONS", "vary"]
-
 ABLATIONS: dict[str, dict[tuple[str, str], str]] = {
     "synthetic": {
         ("auxiliary complexity", "constant"): "q3-constant",

@@ -11,8 +11,6 @@ import numpy as np
 from smle.errors import DataError
 from studies.experiments.tasks import Array
 
-__all__ = ["LabelTable", "read_arff"]
-
 _RELATION = re.compile(r"-C\s+(-?\d+)")
 _ATTRIBUTE = re.compile(r"@attribute\s+('[^']*'|\"[^\"]*\"|\S+)\s+(.*)", re.IGNORECASE)
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from smle.errors import MissingDependencyError, TrainingError
 
-__all__ = ["BACKENDS", "Call", "spread"]
-
 P = TypeVar("P")
 Call = Callable[[P], Any]
 Pairs = Generator[tuple[P, Any], None, None]

@@ -10,8 +10,6 @@ import numpy as np
 from studies.experiments.published import SCORES
 from studies.experiments.tables import Row, behind, groups_of, paired, quartiles, seed_medians, slowdowns, values
 
-__all__ = ["Check", "checks"]
-
 _NEAR_ORACLE = 0.005
 _WORST_RUN = 0.02
 _NEAR_PAPER = 0.003

@@ -17,8 +17,6 @@ from smle.rules.helpers import forbidden_pairs_from_data, mutually_exclusive, ru
 from studies.experiments.arff import LabelTable
 from studies.experiments.tasks import Array, Flags, Task
 
-__all__ = ["DATA_SETS", "QUANTILES", "load", "task_keys"]
-
 QUANTILES = ("0.0", "0.3", "0.6")
 
 DATA_SETS = {

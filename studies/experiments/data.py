@@ -23,8 +23,6 @@ from studies.experiments.classification import DATA_SETS
 from studies.experiments.forecasting import FILE, SERIES, read_series
 from studies.experiments.tasks import Array
 
-__all__ = ["SOURCES", "Source", "cache_folder", "label_table", "locate", "prepare", "series"]
-
 _M4 = "https://raw.githubusercontent.com/Mcompetitions/M4-methods/master/Dataset"
 _UCO = "http://www.uco.es/grupos/kdis/MLLResources/ucobigfiles/Datasets/Full"
 _PAPER = "https://raw.githubusercontent.com/Francobaldi/SMLE_AAAI2025/main/benchmarks/classification/data"

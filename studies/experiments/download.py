@@ -16,8 +16,6 @@ from pathlib import Path
 
 from smle.errors import DataError
 
-__all__ = ["M4", "arff", "read_url", "write_whole"]
-
 _TIMEOUT = 60.0  # seconds without an answer
 _LARGEST = 64 << 20  # bytes of a label table
 _CHUNK = 1 << 16

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["blank", "draw_inference", "draw_scores", "draw_violations", "picture"]
-
 # Okabe and Ito's colors: apart from each other for every kind of color vision, and in grey by their lightness.
 _COLORS = {"oracle": "#999999", "preprocess": "#E69F00", "postprocess": "#56B4E9", "smle": "#009E73"}
 _XLABEL = {

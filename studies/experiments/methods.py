@@ -28,21 +28,6 @@ from studies.experiments.presets import BENCHMARKS, settings_of
 from studies.experiments.selection import trained_order
 from studies.experiments.tasks import Array, Task
 
-__all__ = [
-    "METHODS",
-    "Job",
-    "answers",
-    "chain",
-    "crossed",
-    "enforced_targets",
-    "jobs",
-    "load_task",
-    "projections",
-    "seed_of",
-    "settings_for",
-    "solve",
-]
-
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
 _MOST_KEPT = 24

@@ -20,8 +20,6 @@ from studies.experiments.paper_network import Adversarial, AllPoints, PaperNetwo
 from studies.experiments.tasks import Array, Task
 from tests.support.formulations import label_search, scaled_projection
 
-__all__ = ["PaperLayers", "Perceptron", "Settings", "State", "safe_network", "train_plain", "train_safe"]
-
 State = Mapping[str, Tensor]
 """Weights of a module by name."""
 

@@ -13,8 +13,6 @@ from studies.experiments.store import Outcome
 from studies.experiments.tables import METHODS, Row, groups_of, quartiles, values
 from studies.harness import Table
 
-__all__ = ["write_page"]
-
 _TITLES = {
     "synthetic": "Synthetic regression",
     "forecasting": "Multi-step forecasting of time series",

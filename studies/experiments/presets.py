@@ -13,8 +13,6 @@ from smle.training.options import TrainingOptions
 from studies.experiments.choices import PaperChoices, choices_of
 from studies.experiments.networks import PaperLayers, Perceptron, Settings
 
-__all__ = ["BENCHMARKS", "PRESETS", "settings_of"]
-
 BENCHMARKS = ("synthetic", "forecasting", "classification")
 PRESETS = ("paper", "published", "best")
 

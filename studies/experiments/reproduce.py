@@ -18,8 +18,6 @@ from studies.experiments.presets import BENCHMARKS, PRESETS
 from studies.experiments.runner import read_results, run_jobs
 from studies.experiments.store import Outcome, Store
 
-__all__ = ["STUDIES", "make_jobs", "reproduce"]
-
 STUDIES = ("main", "ablation", "all")
 
 

@@ -26,8 +26,6 @@ from studies.experiments.backends import spread
 from studies.experiments.store import Outcome, Store, commit, origin
 from studies.harness import one_thread
 
-__all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs", "solve_all"]
-
 _log = logging.getLogger(__name__)
 
 # Seconds between two lines of a log that no terminal shows.

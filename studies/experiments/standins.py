@@ -9,8 +9,6 @@ import numpy as np
 from studies.experiments.arff import LabelTable
 from studies.experiments.tasks import Array
 
-__all__ = ["LABEL_TABLES", "SERIES", "label_table", "series"]
-
 SERIES = ("S1", "S2")
 LABEL_TABLES = ("Standin",)
 

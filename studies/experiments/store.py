@@ -21,8 +21,6 @@ from typing import Any
 import smle
 from studies.harness import environment
 
-__all__ = ["Outcome", "Store", "commit", "origin"]
-
 _log = logging.getLogger(__name__)
 
 FORMAT = 1

@@ -16,33 +16,6 @@ from scipy import stats
 from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
 from studies.harness import Table
 
-__all__ = [
-    "METHODS",
-    "Published",
-    "Row",
-    "ablation",
-    "ablation_pairs",
-    "behind",
-    "beside",
-    "by_preset",
-    "distributions",
-    "failures",
-    "gaps",
-    "groups_of",
-    "guarantees",
-    "inference",
-    "paired",
-    "pdcg",
-    "quartiles",
-    "scores",
-    "seed_intervals",
-    "seed_medians",
-    "slowdowns",
-    "training",
-    "values",
-    "violations",
-]
-
 Row = Mapping[str, Any]
 Published = Mapping[str, Mapping[str, Quartiles]]
 Runs = dict[tuple[str, int], dict[str, Row]]

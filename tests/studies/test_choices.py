@@ -12,7 +12,7 @@ import torch
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from studies.bench import paper_choices
-from studies.bench.counterexamples import NEAR, points
+from studies.bench.paper_steps import NEAR, points
 from studies.experiments import methods
 from studies.experiments.ablation import vary
 from studies.experiments.choices import OPTIONS, PaperChoices, choices_of

@@ -110,6 +110,6 @@ def test_the_instances_of_the_guarantees_bench_are_what_they_say() -> None:
 def test_the_guarantees_bench_runs(tmp_path: Path) -> None:
     found = run_bench("guarantees", quick=True, output=tmp_path)
     assert (tmp_path / "guarantees.md").exists()
-    assert len(found.tables) == 3
+    assert len(found.tables) == 5
     answers = [row[-1] for row in found.tables[0].rows]
     assert all(answers)

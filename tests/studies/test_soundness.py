@@ -9,10 +9,10 @@ import pytest
 
 from smle.heads.box.program import Box
 from smle_check.floats import BINARY32, nearest
-from studies.attacks import rule_texts as texts
 from studies.attacks import soundness
 from studies.attacks.doors import DOORS, MODES
 from studies.attacks.points import POINTS, BoxAttacker, RulesAttacker
+from studies.attacks.rule_texts import RULES
 from studies.attacks.soundness import AttackJob, attack, jobs_of, page, solve
 from studies.attacks.subjects import boxes, drawn_grid, stated
 from studies.attacks.unsafe import UNSAFE
@@ -30,14 +30,7 @@ MADE = (
     "dose, network",
     "difference of large numbers",
 )
-RULES = {
-    "ramps": texts.RAMPS,
-    "ranges": texts.RANGES,
-    "limits": texts.LIMITS,
-    "labels": texts.LABELS,
-    "choice": texts.ADVICE,
-    "mixed": texts.MIXED,
-}
+HEADS = ("ramps", "ranges", "limits", "labels", "advice", "mixed")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +70,7 @@ def test_the_quick_run_finds_nothing_where_it_should_and_something_where_it_shou
 
 @pytest.mark.parametrize("family", ["grid", "rules"])
 def test_a_small_job_tries_every_point_and_door_of_its_family(family, monkeypatch):
-    subject = drawn_grid("coupled", 0) if family == "grid" else stated("limits", texts.LIMITS)
+    subject = drawn_grid("coupled", 0) if family == "grid" else stated("limits", RULES["limits"])
     found = list(attack(subject, 400, runtimes=[installed_runtime()]))
     assert not any(len(judge.judge(batch.at, batch.Y).rows) for judge, _, batch in found)
     wanted = {*POINTS[family], *(name for name, (_, shares) in DOORS.items() if family in shares)}
@@ -214,7 +207,7 @@ def test_a_box_written_down_again_is_the_deployed_one(subjects, name, dtype):
     assert np.abs(ours[~free] - theirs[~free]).max() <= 1e-6 * scale
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_head_of_rules_written_down_again_is_the_deployed_one(name, dtype):
     """The same answers, but for the last bits of sums and what they decide, where the answer itself serves."""
