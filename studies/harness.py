@@ -1,13 +1,14 @@
 """What all studies share: tables and pages, ratios measured in turns, and a record of the machine and the versions.
 
-A bench is a function `run(quick: bool) -> BenchResult` in a file of `studies.bench` or `studies.attacks`; nothing else
-has to be registered.
+A bench is a function `run` in a file of `studies.bench` or `studies.attacks`, made by `bench`; nothing else has to be
+registered.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ import platform
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -232,6 +233,27 @@ class BenchResult:
     def json(self) -> str:
         """Return the whole result as JSON."""
         return json.dumps(asdict(self), indent=1, default=_plain, allow_nan=False) + "\n"
+
+
+Measure = Callable[[bool, dict[str, bool]], Iterable[Table]]
+"""(quick, place for requirements and whether they are met) -> tables."""
+
+
+def bench(title: str, *, default_threads: bool = False) -> Callable[[Measure], Callable[..., BenchResult]]:
+    """Make a bench of a function that measures: one thread, memory that is kept, and a page named after the file."""
+
+    def made(measure: Measure) -> Callable[..., BenchResult]:
+        @functools.wraps(measure)
+        def run(quick: bool = False) -> BenchResult:
+            passed: dict[str, bool] = {}
+            keep_memory()
+            with contextlib.nullcontext() if default_threads else one_thread():
+                tables = tuple(measure(quick, passed))
+            return BenchResult(measure.__module__.rpartition(".")[2], title, tables, passed, quick)
+
+        return run
+
+    return made
 
 
 def _plain(value: Any) -> object:

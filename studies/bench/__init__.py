@@ -31,7 +31,7 @@ def _run(name: str) -> Callable[..., BenchResult]:
 
 def options_of(name: str) -> set[str]:
     """Return the options of a bench: `jobs` and `folder`, if it has many jobs."""
-    return set(inspect.signature(_run(name)).parameters) - {"quick"}
+    return set(inspect.signature(_run(name)).parameters) - {"quick", "passed"}
 
 
 def run_bench(

@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from sklearn.metrics import r2_score
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from threadpoolctl import threadpool_limits
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
 from smle.attacks.subjects import AskedTable
@@ -47,19 +47,17 @@ from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.table_tasks import Task, tasks
-from studies.harness import BenchResult, Table
+from studies.harness import Table, bench
 from tests.support.sampling import Judge, finished, hard_points
 
 Array = npt.NDArray[Any]
 NETWORK, BOOSTING = "network", "gradient boosting"
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("What rules cost in accuracy")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Fit all models to all tables; `quick` takes few rows, two estimators and a small network."""
-    passed: dict[str, bool] = {}
-    with threadpool_limits(1):  # gradient boosting of small tables waits for its threads most of the time
-        tables = tuple(_table(own, quick, passed) for own in tasks(quick))
-    return BenchResult("accuracy", "What rules cost in accuracy", tables, passed=passed, quick=quick)
+    return (_table(own, quick, passed) for own in tasks(quick))
 
 
 # --- models

@@ -11,6 +11,7 @@ import re
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from smle.heads.rules.candidates import Candidates
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
-from studies.harness import BenchResult, Table
+from studies.harness import Table, bench
 from tests.support.drawn_rules import alternatives, draw
 from tests.support.sampling import Judge, hard_points
 
@@ -31,13 +32,12 @@ _SETS = {False: 3000, True: 60}
 _POINTS = {False: 400, True: 200}  # attacked answers per rule set and format
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Any model, corrected")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` takes few rule sets and rows."""
-    passed: dict[str, bool] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # searches that do not end, answers that move often
-        tables = (_random(_SETS[quick], _POINTS[quick], passed), _nearness(quick, passed))
-    return BenchResult("correction", "Any model, corrected", tables, passed=passed, quick=quick)
+        return _random(_SETS[quick], _POINTS[quick], passed), _nearness(quick, passed)
 
 
 # --- Random rule sets --------------------------------------------------------------------------------------------

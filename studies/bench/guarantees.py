@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import partial
 
@@ -21,19 +21,17 @@ from smle.regions.cells import Cells
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 from studies.bench.paper_steps import counterexamples, iterations
-from studies.harness import BenchResult, Table, interleaved
+from studies.harness import Table, bench, interleaved
 from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Guarantees: ours against the paper's programs", default_threads=True)
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and few rounds."""
-    passed: dict[str, bool] = {}
-    tables = (
+    return (
         _checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed), counterexamples(quick, passed),
         iterations(quick, passed),
     )  # fmt: skip
-    title = "Guarantees: ours against the paper's programs"
-    return BenchResult("guarantees", title, tables, passed=passed, quick=quick)
 
 
 def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:

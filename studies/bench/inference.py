@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from smle.networks.onnx import torch_backbone, write_network
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from studies.bench.sequence_costs import Call, quietly, ratios_of, sequence_costs
-from studies.harness import BenchResult, Table, keep_memory, one_thread
+from studies.harness import Table, bench
 
 Array = npt.NDArray[np.float32]
 Pair = Callable[[Array], Mapping[str, Call]]
@@ -208,19 +208,16 @@ def _session(data: bytes | str) -> Any:
 # --- measuring
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Inference: cost of an answer")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Measure all heads; `quick` takes few sizes and rounds."""
-    passed: dict[str, bool] = {}
-    keep_memory()
-    with one_thread():
-        tables = (
-            _heads(quick, passed),
-            _many_limits(quick, passed),
-            _boxes("A 128-128-64 backbone", (128, 128), 64, quick, passed),
-            _boxes("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick, {}),
-            sequence_costs(quick, passed),
-        )
-    return BenchResult("inference", "Inference: cost of an answer", tables, passed=passed, quick=quick)
+    return (
+        _heads(quick, passed),
+        _many_limits(quick, passed),
+        _boxes("A 128-128-64 backbone", (128, 128), 64, quick, passed),
+        _boxes("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick, {}),
+        sequence_costs(quick, passed),
+    )
 
 
 def _heads(quick: bool, passed: dict[str, bool]) -> Table:

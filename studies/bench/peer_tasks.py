@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from smle.regions.search import find_cells
 from smle.rules import Clause, Row, Specification
-from studies.experiments import classification, data, standins, synthetic
+from studies.experiments import classification, data, synthetic
 from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array, Task
@@ -110,7 +110,7 @@ def load_case(name: str) -> Case:
     if name in _SYNTHETIC:
         task = synthetic.load(name)
     elif name in _STANDINS:
-        task = classification.load(name, standins.label_table(), standin=True)
+        task = classification.load(name, data.standin_table(), standin=True)
     else:
         task = classification.load(name, data.label_table(name.rsplit("-", 1)[0]))
     settings = settings_of(task.benchmark, "best", inputs=task.X.shape[1], outputs=task.y.shape[1])

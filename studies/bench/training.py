@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import Specification
-from studies.harness import BenchResult, Table, interleaved
+from studies.harness import Table, bench, interleaved
 
 Array = npt.NDArray[np.float64]
 _BATCH = 128
@@ -30,16 +30,10 @@ _KINDS = {
 """Bounds, and the ratios that are asked for: compiled, eager."""
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Training: cost of a step")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` compiles one network only and takes few rounds."""
-    passed: dict[str, bool] = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        tables = (_steps(quick, compiled=False, passed=passed), _steps(quick, compiled=True, passed=passed))
-    finally:
-        torch.set_num_threads(threads)
-    return BenchResult("training", "Training: cost of a step", tables, passed=passed, quick=quick)
+    return _steps(quick, compiled=False, passed=passed), _steps(quick, compiled=True, passed=passed)
 
 
 def box_rule(n: int, m: int) -> Specification:
