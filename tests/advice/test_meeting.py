@@ -43,3 +43,10 @@ def test_rules_on_different_categories_and_ranges_are_told_apart():
     lines = [f"  - {{name: r{i}, when: {when}, then: y <= {i}}}\n" for i, when in enumerate(conditions)]
     meeting = Meeting(Specification.from_yaml(HEAD + "".join(lines)))
     assert [meeting.others(r, range(5)) for r in range(5)] == [[2, 3, 4], [4], [0, 4], [0], [0, 1, 2]]
+
+
+def test_rules_about_outputs_that_nothing_ties_are_told_apart():
+    lines = ["a <= 1", "b <= a + c", "d <= 1", "c >= 0", "d <= 2 and e >= d"]
+    text = "".join(f"  - {{name: r{i}, then: {then}}}\n" for i, then in enumerate(lines))
+    meeting = Meeting(Specification.from_yaml(f"inputs: {{x: [0, 1]}}\noutputs: [a, b, c, d, e]\nrules:\n{text}"))
+    assert [meeting.others(r, range(5)) for r in range(5)] == [[1, 3], [0, 3], [4], [0, 1], [2]]

@@ -101,6 +101,20 @@ def test_limits_that_move() -> None:
     np.testing.assert_allclose(by_answers, beside, atol=1e-6)
 
 
+def test_an_output_at_its_limit_beside_others_that_are_repaired() -> None:
+    names = "inputs: {a: [-1, 1], b: [-1, 1]}\noutputs: [y, z, w]\nrules:\n"
+    head = head_of(
+        Specification.from_yaml(
+            names + "  - {name: own, then: y <= 2 * a + 0.5}\n  - {name: both, then: z + w <= 1.5 - 0.3 * b}\n"
+        )
+    )
+    _, by_inputs, by_answers = jacobians(head, rows((0.1, 0.2), (0.1, 0.2)), torch.tensor([[3.0, 9, 9], [-1, 9, 9]]))
+    shared = [[0, -0.15], [0, -0.15]]
+    np.testing.assert_allclose(by_inputs, [[[2, 0], *shared], [[0, 0], *shared]], atol=1e-6)
+    halves = [[0, 0.5, -0.5], [0, -0.5, 0.5]]
+    np.testing.assert_allclose(by_answers, [[[0, 0, 0], *halves], [[1, 0, 0], *halves]], atol=1e-6)
+
+
 def test_the_metric_is_that_of_the_repair() -> None:
     """In units of 1 and 100 the second output takes nearly all of the move, and of the derivative."""
     head = head_of(MOVING, scale=np.array([1.0, 100.0]))

@@ -1,4 +1,4 @@
-"""Which rules may be on together, as far as single inputs tell: ranges of numbers, members of categories.
+"""Which rules may speak of each other: on together, as far as single inputs tell, and about outputs that are tied.
 
 For large rule sets: rules that never meet say nothing about each other. Exact, and only a first look: rules that these
 do not tell apart may still never meet.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from smle.nearest.clauses import tied_together
 from smle.rules import NumericInput, Polytope, Specification
 
 __all__ = ["Meeting"]
@@ -31,7 +32,7 @@ class _Box(NamedTuple):
 
 
 class Meeting:
-    """Boxes of all regions, and the rules by the members that they ask for."""
+    """Boxes of all regions, and the rules by the outputs that they tie and by the members that they ask for."""
 
     def __init__(self, spec: Specification) -> None:
         self._spec = spec
@@ -41,6 +42,7 @@ class Meeting:
         ]
         self._integer = {k for k, integer in enumerate(whole) if integer}
         self._boxes = [[self._box(region) for region in rule.regions] for rule in spec.rules]
+        self._ties = self._tied_outputs()
         self._by_member: list[dict[int, list[int]]] = [{} for _ in spec.one_hot]
         self._anywhere: list[list[int]] = [[] for _ in spec.one_hot]
         for r in range(len(spec.rules)):
@@ -56,14 +58,31 @@ class Meeting:
         return box.is_whole and not box.is_empty
 
     def others(self, rule: int, among: Sequence[int]) -> list[int]:
-        """Return the rules that may be on together with a rule, without itself."""
-        found = None
+        """Return the rules that may imply a rule: on together with it, and about outputs that are tied to its own.
+
+        Rules about other outputs say nothing about it, unless they contradict each other.
+        """
+        found = self._ties[rule]
         for g in range(len(self._spec.one_hot)):
             asked = self._asked(rule, g)
             if asked is not None:
                 own = {*self._anywhere[g], *(r for k in asked for r in self._by_member[g].get(k, ()))}
-                found = own if found is None or len(own) < len(found) else found
-        return [r for r in among if r != rule and (found is None or r in found) and self._meet(rule, r)]
+                found = own if len(own) < len(found) else found
+        return [r for r in among if r != rule and r in found and r in self._ties[rule] and self._meet(rule, r)]
+
+    def _tied_outputs(self) -> list[set[int]]:
+        """Return for every rule those whose outputs are tied to its own, by these or other rules."""
+        needs = [rule.requirement for rule in self._spec.rules]
+        outputs = [
+            {i for clause in need.clauses for literal in clause.literals for i, _ in literal.outputs} for need in needs
+        ]
+        outputs = [own | set(need.exclusions.reshape(-1).tolist()) for own, need in zip(outputs, needs, strict=True)]
+        group = {int(i): g for g, own in enumerate(tied_together(outputs, [], len(self._spec.targets))) for i in own}
+        groups = [group[min(own)] if own else -1 for own in outputs]
+        rules: dict[int, set[int]] = {}
+        for r, g in enumerate(groups):
+            rules.setdefault(g, set()).add(r)
+        return [rules[g] for g in groups]
 
     def _asked(self, rule: int, g: int) -> frozenset[int] | None:
         """Return the members of a group that the regions of a rule ask for; None: some region asks for none."""

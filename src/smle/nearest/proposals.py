@@ -45,10 +45,17 @@ class Proposals:
         scale: Spread of each output, (m,); distances are counted in it.
         h_checked: What the head compares `g.y + s.x` with, (L,); None: `h`, and just below where a literal is strict.
         default: What stands for answers that are NaN, infinite or far beyond, (m,); None: 0.
+        clips: Whether the head clips proposals to limits on single outputs. Outputs with nothing else are left to it.
     """
 
     def __init__(
-        self, clauses: Clauses, scale: Array, h_checked: Array | None = None, default: Array | None = None
+        self,
+        clauses: Clauses,
+        scale: Array,
+        h_checked: Array | None = None,
+        default: Array | None = None,
+        *,
+        clips: bool = False,
     ) -> None:
         if h_checked is None:
             below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
@@ -57,7 +64,7 @@ class Proposals:
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         self._default = np.zeros(len(scale)) if default is None else default
         self.rules = clauses.parts
-        self.parts = _blocks(clauses, h_checked, scale)
+        self.parts = _blocks(clauses, h_checked, scale, clips=clips)
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
@@ -124,7 +131,7 @@ def _rounded(y: Array) -> Array:
     return result
 
 
-def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | LabelBlock]:
+def _blocks(clauses: Clauses, h_checked: Array, scale: Array, *, clips: bool) -> list[Block | LabelBlock]:
     """Return a block for each group of outputs that clauses and exclusions tie together."""
     m, count = len(clauses.labels), len(clauses.rule)
     ends = np.searchsorted(clauses.clause, np.arange(count + 1))
@@ -142,6 +149,8 @@ def _blocks(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | La
         lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
         stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
         listed = [(part, pairs) for part, pairs in lists if len(pairs)]
+        if clips and len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
+            continue
         signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
         if clauses.labels[columns].all() and None not in signs.values():
             made.append(_labels(clauses, columns, stated, signs, listed, h_checked))

@@ -15,6 +15,7 @@ from fractions import Fraction
 __all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "maximize", "point_or_proof"]
 
 SparseRow = Sequence[tuple[int, Fraction]]
+StrictRow = tuple[SparseRow, Fraction, bool]  # form, bound, whether it is strict
 End = Fraction | None
 ZERO = Fraction(0)
 _GREEDY_PIVOTS = 200
@@ -69,12 +70,45 @@ def maximize(
 
 
 def point_or_proof(
-    rows: Sequence[tuple[SparseRow, Fraction, bool]], lower: Sequence[End], upper: Sequence[End]
+    rows: Sequence[StrictRow], lower: Sequence[End], upper: Sequence[End]
 ) -> dict[int, Fraction] | tuple[Fraction, ...]:
     """Return a point of `form . x <= bound` (`<` if strict), or multipliers of the rows that prove that there is none.
 
-    Of the point, the variables that the rows mention. Strict rows share a slack, which is maximized.
+    Of the point, the variables that the rows mention. Rows that share no variable are programs of their own.
     """
+    point: dict[int, Fraction] = {}
+    for own in _apart(rows):
+        found = _point_or_proof([rows[r] for r in own], lower, upper)
+        if not isinstance(found, dict):
+            multipliers = dict(zip(own, found, strict=True))
+            return tuple(multipliers.get(r, ZERO) for r in range(len(rows)))
+        point |= found
+    return point
+
+
+def _apart(rows: Sequence[StrictRow]) -> list[list[int]]:
+    """Return the numbers of rows that share variables, directly or by others, group by group."""
+    parent = list(range(len(rows)))
+
+    def root(r: int) -> int:
+        while parent[r] != r:
+            parent[r] = r = parent[parent[r]]
+        return r
+
+    first: dict[int, int] = {}
+    for r, (form, _, _) in enumerate(rows):
+        for i, _ in form:
+            parent[root(r)] = root(first.setdefault(i, r))
+    groups: dict[int, list[int]] = {}
+    for r in range(len(rows)):
+        groups.setdefault(root(r), []).append(r)
+    return list(groups.values())
+
+
+def _point_or_proof(
+    rows: Sequence[StrictRow], lower: Sequence[End], upper: Sequence[End]
+) -> dict[int, Fraction] | tuple[Fraction, ...]:
+    """Solve one program. Strict rows share a slack, which is maximized."""
     used = sorted({i for form, _, _ in rows for i, _ in form})
     place = {i: p for p, i in enumerate(used)}
     slack = [(len(used), Fraction(1))]

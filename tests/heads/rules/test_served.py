@@ -94,3 +94,22 @@ def test_a_block_without_a_near_answer_leaves_the_others_alone(monkeypatch):
     np.testing.assert_allclose(y[:, 2:], [[0, 1, 7], [0, 1, 7]], atol=1e-4)
     assert y[0, :2].sum() >= 3
     np.testing.assert_array_equal(y[1, :2], t[1, :2])
+
+
+def test_outputs_with_nothing_but_limits_are_left_to_the_clips():
+    spec = Specification.from_yaml(
+        "inputs: {u: [0, 1]}\noutputs: [a, b, c]\nrules:\n"
+        "  - {name: alone, then: a <= 1 + u and a >= 0}\n  - {name: either, then: b <= 0 or b >= c + 1}\n"
+    )
+    head = Candidates(certify_rules(spec, default=[0.5, 0.0, 0.0], scale=[1.0, 1.0, 1.0]))
+    assert [block.outputs.tolist() for block in head.proposals.parts] == [[1, 2]]
+    X = np.linspace(0, 1, 40)[:, None]
+    t = np.random.default_rng(0).normal(0, 3, (40, 3)).astype(np.float32)
+    t[0] = np.nan, 0.9, 0.0
+    y, by = head.explained(X, t)
+    assert set(by) == {0, 1}
+    assert y[0, 0] == 0.5
+    given = np.where(np.isnan(t), 0.5, t)
+    np.testing.assert_allclose(y[:, 0], np.clip(given[:, 0], 0, 1 + X[:, 0]), rtol=1e-6)
+    best = distances(nearest_outputs(spec, X, given), given, 1.0)
+    assert (distances(y, given, 1.0) <= 1.0001 * best + 1e-5).all()

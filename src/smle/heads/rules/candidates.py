@@ -142,7 +142,8 @@ class Candidates(ClipList):
         """What finds answers that obey; made when the first is asked for."""
         if self._proposals is None:
             clauses, aims = self._deployed()
-            self._proposals = Proposals(clauses, self._tensors["check.scale"], aims, self._tensors["clips.default"])
+            stored = self._tensors
+            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
         return self._proposals
 
     def start_anew(self) -> None:
@@ -258,9 +259,12 @@ class Candidates(ClipList):
         return Slopes(kept, np.abs(answers) <= float(WIDE), self._in_domain(X), parts)
 
     def _repairs(self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask) -> list[Part]:
-        """Return derivatives of what was served to rows that do not pass; none of their numbers is kept as such."""
-        x, y, parts = self._inside(X), served.astype(np.float64), list[Part]()
+        """Return derivatives of what was served to rows that do not pass; no number of a block is kept as such."""
+        x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        clipped = self._at_limits(rows, X, answers, bits)
+        alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
+        parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
         for block, points in zip(self.proposals.parts, found, strict=True):
             if not isinstance(block, Block) or not isinstance(points, NearestPoints):
                 continue
