@@ -49,7 +49,7 @@ def torch_threads(count: int, *, flush: bool = False) -> Iterator[None]:
 
 
 def outside(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """NaN, infinities and numbers outside of the domain: the rules hold at the clamped input."""
+    """Pass NaN, infinities and numbers outside of the domain: the rules hold at the clamped input."""
     for size, dtype in chunks(count, attacker.chunk):
         X, Z = attacker.mixture(size, dtype)
         odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310], dtype=dtype)
@@ -60,7 +60,7 @@ def outside(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 
 def few_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Small batches, odd ones, and two threads."""
+    """Serve small batches, odd ones, and with two threads."""
     for threads, batch, rows in ((1, 1, 0.01), (1, 3, 0.02), (1, 33, 0.1), (1, 1000, 0.4), (2, 50_000, 0.47)):
         for dtype in KINDS:
             X, Z = attacker.mixture(max(8, int(rows * count / 2)), dtype)
@@ -81,7 +81,7 @@ def flushed(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 
 def orders(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """The format's program in NumPy with other orders of summation, fused or not."""
+    """Serve by the format's program in NumPy with other orders of summation, fused or not."""
     for name, order in ORDERS.items():
         program = written_again(attacker.subject.certificate, order)
         share = max(8, count // (20 if "fused" in name else 9))  # rationals are slow

@@ -71,7 +71,7 @@ def _session(spec: Specification, data: bytes, level: str, threads: int) -> Serv
 
 
 def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """All levels of optimization, with and without the monitoring outputs, several batch sizes, two threads."""
+    """Serve at all levels of optimization, with and without monitoring outputs, several batch sizes, two threads."""
     if not attacker.subject.is_exported:
         return
     settings = [(level, 1, monitor, 1 << 15, 0.11) for level in LEVELS for monitor in (False, True)]
@@ -88,7 +88,7 @@ def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 
 def versions(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Heads, and models with their heads, in every version of onnxruntime, subnormal numbers flushed and not."""
+    """Serve by heads, and models with their heads, in every version of onnxruntime, flushed and not."""
     if not attacker.subject.is_exported or not attacker.runtimes:
         return
     X, Z = attacker.zeros(max(64, count // (4 * len(attacker.runtimes))), np.float32)

@@ -70,7 +70,7 @@ def _box() -> BoxAttacker:
 
 
 def _without_rules(count: int) -> Found:
-    """The plain network."""
+    """Ask the plain network."""
     attacker = _box()
     X = attacker.facets(count, np.float32)
     Y = _plain(attacker.spec)(X)
@@ -78,7 +78,7 @@ def _without_rules(count: int) -> Found:
 
 
 def _gate_without_slack(count: int) -> Found:
-    """Certified heads, but oblique rows are compared in plain float32: Q x <= q."""
+    """Ask certified heads whose oblique rows are compared in plain float32: Q x <= q."""
     attacker = _box()
     subject, program = attacker.subject, BoxAgain(attacker.subject.certificate, slack=False)
     assert subject.model is not None
@@ -89,7 +89,7 @@ def _gate_without_slack(count: int) -> Found:
 
 
 def _projected(count: int) -> Found:
-    """The plain network and, where the rule is active (decided exactly), y - g max(0, g.y - h) / |g|^2 in float32."""
+    """Project the plain network where the rule is active, decided exactly: y - g max(0, g.y - h) / |g|^2 in float32."""
     spec = Specification.from_yaml(ONE_HALF_SPACE)
     judge, plain = Judge(spec), _plain(spec)
     X = _box().facets(count, np.float32)
@@ -101,7 +101,7 @@ def _projected(count: int) -> Found:
 
 
 def _half_precision(count: int) -> Found:
-    """A certified model, but everything behind the backbone is computed in bfloat16, as autocast would."""
+    """Compute everything behind the backbone of a certified model in bfloat16, as autocast would."""
 
     def order(A: Array, v: Array, b: Array) -> Array:
         parts = [torch.tensor(part).to(torch.bfloat16) for part in (A, v, b)]
@@ -117,7 +117,7 @@ def _half_precision(count: int) -> Found:
 
 
 def _moved_bias(count: int) -> Found:
-    """A box with one bias moved by a ten-thousandth behind the certificate's back, in every mode of torch."""
+    """Move one bias of a box by a ten-thousandth behind the certificate's back; ask it in every mode of torch."""
     attacker = _box()
     network: Any = copy.deepcopy(attacker.subject.network)
     network.backbone, tensors = Passes(), attacker.program.tensors
@@ -128,7 +128,7 @@ def _moved_bias(count: int) -> Found:
 
 
 def _check_without_slack(count: int) -> Found:
-    """Ramps, whose sums are compared with what the rules state."""
+    """Compare the sums of ramps with what the rules state."""
     attacker = RulesAttacker(stated("ramps", RULES["ramps"]), np.random.default_rng(0))
     program = RulesAgain(attacker.subject.certificate, slack=False)
     for size, dtype in chunks(count, attacker.chunk):
@@ -137,7 +137,7 @@ def _check_without_slack(count: int) -> Found:
 
 
 def _clips_by_hand(count: int) -> Found:
-    """Limits of the bank as clips in float32."""
+    """Clip to the limits of the bank in float32."""
     attacker = RulesAttacker(stated("limits", RULES["limits"]), np.random.default_rng(0))
     certificate = attacker.subject.certificate
     limits = limits_of(smle_check.Specification(certificate.document["specification"], certificate.block))
@@ -168,7 +168,7 @@ class _Compared(nn.Module):
 
 
 def _compared(count: int) -> Found:
-    """A head of whole numbers with a comparison behind it: where torch flushes, tiny numbers are equal to 0."""
+    """Compare behind a head of whole numbers: where torch flushes, tiny numbers are equal to 0."""
     spec = Specification.from_yaml(GRID)
     subject = Subject("compared", "grid", "", spec, certify_head(spec), np.ones(2))
     attacker = GridAttacker(subject, np.random.default_rng(0))
@@ -178,7 +178,7 @@ def _compared(count: int) -> Found:
 
 
 def _misplaced(count: int) -> Found:
-    """Sequences whose features are those of the position before."""
+    """Serve sequences with the features of the position before."""
     judge = Judge(Specification.from_yaml(SEQUENCES))
     for batch in misplaced(count, seed=0):
         yield judge, batch

@@ -50,7 +50,7 @@ def _diabetes() -> tuple[str, Specification, pd.DataFrame, Array]:
 
 
 def _demand(rows: int) -> tuple[str, Specification, pd.DataFrame, Array]:
-    """A simulated demand whose noise grows with the cold, cut off by what the line carries."""
+    """Simulate a demand whose noise grows with the cold, cut off by what the line carries."""
     rng = np.random.default_rng(0)
     temperature, capacity = rng.uniform(-10, 35, rows), rng.uniform(20, 120, rows)
     wind = rng.uniform(0, 1, rows)

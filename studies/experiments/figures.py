@@ -28,7 +28,7 @@ Numbers = Callable[[str, str], list[float]]
 
 
 def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q1: test score by property and method.
+    """Draw Q1: test score by property and method.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
@@ -49,7 +49,7 @@ def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
 
 
 def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q2: share of test examples that violate the property, by property and method.
+    """Draw Q2: share of test examples that violate the property, by property and method.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
@@ -72,7 +72,7 @@ def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figur
 
 
 def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q2: inference time as a multiple of that of `preprocess`, one example at a time and as a batch.
+    """Draw Q2: inference time as a multiple of that of `preprocess`, one example at a time and as a batch.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.

@@ -262,7 +262,7 @@ rules:
 
 @cache
 def _records() -> dict[str, ModelRecord]:
-    """Small certified models of all kinds, not trained."""
+    """Return small certified models of all kinds, not trained."""
     made = {}
     for name, (text, bounds, gate) in _SMALL.items():
         spec = Specification.from_yaml(text)
@@ -283,7 +283,7 @@ def _records() -> dict[str, ModelRecord]:
 
 
 def _linear(d: int, m: int) -> bytes:
-    """A model of all inputs at once, whose answers break rules."""
+    """Return a model of all inputs at once, whose answers break rules."""
     import onnx
 
     helper = onnx.helper
@@ -320,7 +320,7 @@ _FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yam
 
 
 def _folder(data: bytes) -> None:
-    """One file of a valid folder is replaced. First byte: the model; second: the file, and whether digests are new."""
+    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are new."""
     if len(data) < 2:
         return
     names = sorted(_folders())
@@ -405,7 +405,7 @@ def _onnx_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> by
 
 
 def _onnx(data: bytes) -> None:
-    """An ONNX file with its digest made new (first byte: the model); or the certificate beside a valid file."""
+    """Check an ONNX file with its digest made new (first byte: the model), or a certificate beside a valid file."""
     if len(data) < 2:
         return
     names = sorted(_exported())
