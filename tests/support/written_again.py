@@ -5,7 +5,7 @@ They share no code with the programs that are deployed, so that both can be comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,9 +17,8 @@ from smle.certificates.document import Certificate, arrays_of
 from smle_check.floats import BINARY32, nearest
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import STAGES, limits_of
-from smle_check.heads.sums import columns_of
 
-__all__ = ["ORDERS", "BoxAgain", "Order", "RulesAgain", "fused_multiply_add", "written_again"]
+__all__ = ["ORDERS", "BoxAgain", "Order", "RulesAgain", "fused_multiply_add", "random_tree", "written_again"]
 
 Array = npt.NDArray[np.float32]
 FloatArray = npt.NDArray[np.floating]
@@ -91,6 +90,19 @@ def _shuffled(A: Array, v: Array, b: Array) -> Array:
     return _in_turn(A[..., order], v[:, order], b)
 
 
+def random_tree(seed: int) -> Order:
+    """Return an order that adds two of the parts, drawn at random, until one is left."""
+    rng = np.random.default_rng(seed)
+
+    def total(A: Array, v: Array, b: Array) -> Array:
+        parts = [b, *(A[..., j] * v[:, None, j] for j in range(v.shape[1]))]
+        while len(parts) > 1:
+            parts.append(parts.pop(rng.integers(len(parts))) + parts.pop(rng.integers(len(parts))))
+        return parts[0]
+
+    return total
+
+
 def _fused(A: Array, v: Array, b: Array) -> Array:
     assert A.shape[-1] == v.shape[1]
     total = b
@@ -126,7 +138,7 @@ _exactly = np.frompyfunc(lambda a, b, c: float(Fraction(float(a)) * Fraction(flo
 ORDERS: dict[str, Order] = {
     "in turn": _in_turn, "last to first": _last_to_first, "pairwise": _pairwise, "4 lanes": _lanes(4),
     "8 lanes": _lanes(8), "ascending": _sorted(1), "descending": _sorted(-1), "shuffled": _shuffled, "fused": _fused,
-    "fused, last to first": _fused_last_to_first,
+    "fused, last to first": _fused_last_to_first, "a random tree": random_tree(0),
 }  # fmt: skip
 
 
@@ -233,10 +245,7 @@ class BoxAgain(_Again):
 
 
 class RulesAgain(_Again):
-    """The program of a head of rules (sections 12 and 13).
-
-    Candidates of a row are its answer, and the answer of the row before: nothing is assumed about them.
-    """
+    """The program of a head of rules (sections 12 and 13); nothing is assumed about candidates."""
 
     def __init__(self, certificate: Certificate, order: Order = _in_turn, *, slack: bool = True) -> None:
         super().__init__(certificate, order)
@@ -253,32 +262,37 @@ class RulesAgain(_Again):
 
     def matrices(self) -> dict[str, npt.NDArray[np.float64]]:
         """Return the numbers of the check with zeros between them, a row for each literal."""
-        read = [columns_of(self.spec, literal) for literal in self.checked.literals]
+        outputs, inputs, made = [list(literal.y) for literal in self.checked.literals], [], {}
+        for literal in self.checked.literals[: self.checked.moving]:
+            group = next((set(g) for g in self.spec.groups if set(literal.x) <= set(g)), None)
+            inputs.append(sorted(group) if group is not None and len(literal.y) == 1 else list(literal.x))
         m, d = len(self.spec.outputs), len(self.spec.inputs)
-        made = {"check.outputs": np.zeros((len(read), m)), "check.sizes": np.zeros((len(read), m))}
-        made["check.inputs"] = np.zeros((self.checked.moving, d))
-        for name, matrix in made.items():
-            own = [columns[name == "check.inputs"] for columns in read[: len(matrix)]]
-            places = [(k, i) for k, columns in enumerate(own) for i in columns]
-            matrix[tuple(np.array(places, dtype=np.intp).reshape(-1, 2).T)] = self.tensors[name]
+        for name, columns, width in (("outputs", outputs, m), ("sizes", outputs, m), ("inputs", inputs, d)):
+            matrix, stored = np.zeros((len(columns), width)), iter(self.tensors[f"check.{name}"].tolist())
+            for k, own in enumerate(columns):
+                matrix[k, own] = [next(stored) for _ in own]
+            assert next(stored, None) is None
+            made[f"check.{name}"] = matrix
         return made
 
     def __call__(self, X: FloatArray, Z: Array) -> Array:
-        """Return what is served (rows, m)."""
+        """Return what is served (rows, m): candidates of a row are its answer, and the answer of the row before."""
+        return self.served(X, [Z, np.roll(Z, 1, axis=0)])[0]
+
+    def served(self, X: FloatArray, candidates: Sequence[Array]) -> tuple[Array, npt.NDArray[np.intp]]:
+        """Return what is served (rows, m), and by which candidate; -1: by the stored safe answer."""
         x = self.clamped(X)
-        wide, bits = x.astype(np.float64), self.bits(x)
-        y = self.clipped(wide, bits, Z)
-        if self.checked.is_empty:
-            return y
-        good = self.ok(wide, bits, y)
-        other = self.clipped(wide, bits, np.roll(Z, 1, axis=0))
-        second = ~good & self.ok(wide, bits, other)
-        y[second] = other[second]
-        left = np.flatnonzero(~(good | second))
-        if len(left):
-            some = {region: bit[left] for region, bit in bits.items()}
-            y[left] = self.clipped(wide[left], some, self.safe(wide[left], some))
-        return y
+        wide, all_bits, by = x.astype(np.float64), self.bits(x), np.full(len(X), -1, dtype=np.intp)
+        y = np.zeros((len(X), len(self.spec.outputs)), dtype=np.float32)
+        for number, t in enumerate((*candidates, None)):
+            left = np.flatnonzero(by < 0)
+            if not len(left):  # limits alone need no safe answer, and store none
+                break
+            bits = {region: bit[left] for region, bit in all_bits.items()}
+            own = self.clipped(wide[left], bits, self.safe(wide[left], bits) if t is None else t[left])
+            good = np.ones(len(left), dtype=bool) if t is None else self.ok(wide[left], bits, own)
+            y[left[good]], by[left[good]] = own[good], -1 if t is None else number
+        return y, by
 
     def clipped(self, wide: npt.NDArray[Any], bits: Bits, t: Array) -> Array:
         """Return what the clip list leaves, settled."""
