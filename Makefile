@@ -24,6 +24,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/smle demo --output demo
+	@echo "To type smle yourself: . $(BIN)/activate"
 
 format: $(READY)
 	$(BIN)/ruff format src studies tests examples packaging
@@ -94,7 +95,7 @@ checker: $(READY)
 	$(BIN)/python packaging/archive.py build/smle-check.pyz
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build packaging/smle-check
 
-# Both wheels and the archive, each tried in an environment of its own.
+# Both wheels and the archive, each tried in an empty environment, with the README as it is typed. Minutes: torch is installed.
 smoke: checker
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build .
 	$(BIN)/python packaging/smoke.py build

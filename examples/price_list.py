@@ -83,7 +83,9 @@ def main(count: int = 2000) -> float:
     spec = Specification.from_file("rules.yaml")
     model = correct(lambda table: 3.0 * table["cost"], spec)  # dearer than most of the list allows
     answers, info = model.predict(sold, return_info=True)
-    print(f"{count} articles: {model.served_['moved']} of {len(sold)} prices were moved, first by {info['bound'][0]}")
+    print("Written: rules.yaml, prices.csv, sales.csv, next-prices.csv, this-week.csv")
+    moved, first = model.served_["moved"], info["bound"][0][0]
+    print(f"A model that asks 3 * cost: {moved} of {len(sold)} prices moved, the first by {first}")
     caps = listed.set_index("article")["highest"].loc[sold["article"]].to_numpy()
     return float((answers > caps).mean())
 

@@ -41,8 +41,16 @@ sys.argv = ["serve.py", "model.onnx"]
 }
 
 
-def snippets(page: Path) -> list[tuple[str, str]]:
-    return [(kind, body) for kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind in ("python", "sh")]
+# In front of a block that needs packages of the extra audit.
+MORE = "<!-- needs the extra audit -->\n"
+
+
+def snippets(page: Path, *, more: bool = True) -> list[tuple[str, str]]:
+    """The blocks of a page that run, those that need the extra audit among them or not."""
+    text = page.read_text(encoding="utf-8")
+    if not more:
+        text = text.replace(MORE + "```python", "```text")
+    return [(kind, body) for kind, body in FENCE.findall(text) if kind in ("python", "sh")]
 
 
 def promised(page: Path) -> dict[str, str]:
@@ -54,15 +62,12 @@ def promised(page: Path) -> dict[str, str]:
     )
 
 
-def needs_more(page: Path) -> bool:
-    """Whether a page says that it needs a package that only the extra audit installs."""
-    return "<!-- needs: lightning -->" in page.read_text(encoding="utf-8")
-
-
 RUNNABLE = [
-    pytest.param(page, marks=[pytest.mark.audit] if needs_more(page) else [], id=page.stem)
+    pytest.param(page, more, marks=[pytest.mark.audit] if more else [], id=page.stem + more * "-whole")
     for page in PAGES
-    if page.name not in ELSEWHERE and "results" not in page.parts and snippets(page)
+    for more in (False, True)
+    if page.name not in ELSEWHERE and "results" not in page.parts
+    if (MORE in page.read_text(encoding="utf-8") if more else snippets(page, more=False))
 ]
 
 
@@ -71,8 +76,8 @@ def slug(heading: str) -> str:
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", plain)).strip("-")
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "more"), RUNNABLE)
+def test_snippets_run(page: Path, more: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pytest"])
     braking_data(rows=300).to_csv("braking.csv", index=False)
@@ -80,11 +85,11 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     names: dict[str, object] = {}
     exec(GIVEN.get(page.name, ""), names)
     outputs = promised(page)
-    for kind, body in snippets(page):
+    for kind, body in snippets(page, more=more):
         if kind == "python":
             printed = io.StringIO()
             with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
-                if needs_more(page):  # other packages may warn about each other
+                if more:  # other packages may warn about each other
                     warnings.simplefilter("ignore")
                 exec(compile(body, str(page), "exec"), names)
             assert printed.getvalue() == outputs.get(body, printed.getvalue())

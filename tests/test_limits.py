@@ -13,7 +13,7 @@ import torch
 import smle
 from smle import Specification
 from smle.baselines import violation_rate
-from smle.errors import ConversionError, DataError, RuleError
+from smle.errors import ContradictionError, ConversionError, DataError, NotCertifiedError, RuleError
 from smle.nn import BoxNetwork
 
 ROOT = Path(__file__).parents[1]
@@ -54,29 +54,71 @@ def test_arithmetic_behind_the_model_is_not_covered():
     assert violation_rate(model.specification_, X, answers * 1.1) > 0
 
 
-@pytest.mark.parametrize(
-    ("then", "message"),
-    [
-        ("limit * rate <= 1", "product|linear"),
-        ("abs(limit) == rate", "tolerance"),
-        ("limit increases with income", "increases"),
-        ("limit <= sqrt(income)", "sqrt"),
-    ],
-    ids=["products", "equalities", "relations", "functions"],
-)
-def test_rules_are_linear_and_about_one_row(then, message):
-    with pytest.raises(RuleError, match=message):
-        Specification.from_yaml(HEAD + f"  - {{name: r, then: {then}}}\n")
+COUNTED = "{step: 1, range: [0, 9]}"
+STEPS = f"inputs: {{income: [0, 100]}}\noutputs: {{a: {COUNTED}, b: {COUNTED}}}\n"
+RULES_BEGIN = "rules:\n"
+EACH = ", ".join(f"l{i}" for i in range(40))
+REFUSED = {
+    "products": (HEAD, "then: limit * rate <= 1", "Rules are linear"),
+    "functions": (HEAD, "then: limit <= sqrt(income)", "sqrt"),
+    "relations": (HEAD, "then: limit increases with income", "increases"),
+    "sums over rows": (HEAD, "then: sum(limit) <= 1", "sum"),
+    "conditions on outputs": (HEAD, "when: rate >= 5, then: limit <= 1", "implies"),
+    "a part of then": (HEAD, "then: limit <= 1 and (age >= 60 implies rate <= 5)", "a part of the requirement"),
+    "ratios": (HEAD, "then: limit / income <= 1", "may be 0"),
+    "infinite ranges": (HEAD.replace("100]", ".inf]"), "then: limit <= 1", "finite"),
+    "large numbers": (HEAD, "then: limit <= 1.0e39", "another unit"),
+    "small numbers": (HEAD, "when: income <= 1.0e-40, then: limit <= 1", "another unit"),
+    "long counts": (
+        f"inputs: {{x: [0, 1]}}\nlabels: [{EACH}]\nrules:\n", f"then: 'at_most(6, {EACH})'", "at most 10,000"
+    ),
+    "nothing": (HEAD, "then: limit <= 1 and limit >= 2", "contradict"),
+    "a point": (HEAD, "then: 0.1 * income <= limit <= 0.35 * income", "rule 'r' leaves 'limit' a single point"),
+    "float32": (HEAD, "then: limit == 0.3", "no float32"),
+    "equality under a condition": (STEPS, "when: income <= 5, then: a == b", "not supported yet"),
+    "equality as an alternative": (HEAD, "then: limit == rate or limit >= 3", "not supported yet"),
+    "equality with real inputs": (STEPS, "then: a + b == income", "tolerance"),
+    "equality with abs": (HEAD, "then: abs(limit) == rate", "tolerance"),
+    "equality of other steps": (STEPS.replace("step: 1", "step: 0.3", 1), "then: a == b", "one step"),
+    "equality in whole numbers": (STEPS, "then: 2 * a == 3 * b", "coefficient 1"),
+    "steps and labels": (STEPS + "labels: [risky]\n", "then: a >= 1", "labels and choices"),
+    "many cents": (STEPS.replace(COUNTED, "{step: 0.01, range: [0, 999999]}"), "then: a >= 1", "131,072"),
+    "steps without a range": (STEPS.replace(", range: [0, 9]", ""), "then: a >= 1", "how large"),
+}  # fmt: skip
 
 
-def test_conditions_are_about_inputs():
-    with pytest.raises(RuleError, match="then"):
-        Specification.from_yaml(HEAD + "  - {name: r, when: rate >= 5, then: limit <= 1}\n")
+@pytest.mark.parametrize(("head", "rule", "message"), REFUSED.values(), ids=REFUSED)
+def test_rules_that_are_refused(head, rule, message):
+    text = f"{head.removesuffix(RULES_BEGIN)}{RULES_BEGIN}  - {{name: r, {rule}}}\n"
+    with pytest.raises((RuleError, ContradictionError, NotCertifiedError), match=message):
+        smle.correct(greedy, Specification.from_yaml(text))
 
 
-def test_ranges_are_finite():
-    with pytest.raises(RuleError, match="finite"):
-        Specification.from_yaml(RULES.replace("income: [0, 100]", "income: [0, .inf]"))
+def test_searches_are_bounded_as_the_page_says():
+    from smle.advice import examine
+    from smle.heads.grid import problems, proposals
+    from smle.heads.grid import safe as grid_safe
+    from smle.heads.rules import safe
+    from smle.nearest import alternatives, label_branches
+    from smle.nearest.onnx import labels, numbers
+    from smle.regions import decide
+    from smle.rules import affine, compiler, normalize
+
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    for said in (
+        f"{alternatives._BEAM} open choices per row and level, {alternatives._WIDE_BEAM} in a second try; "
+        f"{alternatives._LEVELS} levels",
+        f"{label_branches.STEPS:,} steps per row, then {label_branches._NODES} nodes of HiGHS if clauses have at most "
+        f"{label_branches._MOST_LITERALS:,} literals",
+        f"{proposals._PIECES} choices of alternatives; whole points around the real one for up to {proposals._FEW} ",
+        f"{numbers._PIECES} choices of alternatives; implications among {labels._MOST_LABELS:,} labels",
+        f"{safe.MAX_LEAVES} leaves; with steps {grid_safe.MAX_LEAVES}, and {problems._SECONDS:g} s per problem",
+        f"{decide.MAX_NODES:,} nodes per question, {examine._SECONDS:g} s for redundant rules",
+        f"more than {compiler.MAX_REGIONS:,} regions, {compiler.MAX_CLAUSES:,} clauses or groups of a count, "
+        f"{compiler.MAX_LITERALS:,} alternatives in a clause, {affine._MAX_CASES:,} cases",
+    ):
+        assert said in page
+    assert normalize._MAX_GROUPS == compiler.MAX_CLAUSES
 
 
 def test_estimators_take_one_kind_of_output():

@@ -28,6 +28,15 @@ def test_one_version_everywhere():
 PROJECTS = ("pyproject.toml", "packaging/smle-check/pyproject.toml")
 
 
+def test_the_tag_and_the_newest_changes_are_those_of_this_version():
+    for name in ("RELEASING.md", "docs/howto/editors-and-pipelines.md"):
+        assert set(re.findall(r"\bv(\d+\.\d+\.\d+)\b", read(name))) == {smle.__version__}, name
+    newest = re.split(r"^## ", read("CHANGELOG.md"), flags=re.MULTILINE)[1]
+    assert newest.startswith(f"{smle.__version__} (")
+    assert len(newest.splitlines()) <= 40
+    assert "### Soundness" in newest
+
+
 def test_hooks_name_commands_and_options_that_exist():
     from support.commands import run
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from smle.heads.box.algorithms.strongest import counterexample
     from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
     from smle.rules import Specification
-else:  # where a type checker saw it, every name would exist
+else:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:

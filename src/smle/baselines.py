@@ -1,4 +1,4 @@
-"""What safe models are compared with: a quick plain model, and the nearest allowed targets, answers or truth."""
+"""Baselines for safe models: a quick plain model, and the nearest allowed targets, answers or truth."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from smle.tables import encode_inputs, encode_numbers, outputs_of
 __all__ = ["QuickModel", "nearest_allowed", "violation_rate"]
 
 Array = npt.NDArray[np.float64]
-_TREES, _LEAF, _TRIED = 20, 5, 10  # trees, rows per leaf, and inputs tried per split
+_TREES, _LEAF, _TRIED = 20, 5, 10  # trees, rows per leaf, inputs tried per split
 _WORK = 30_000  # rows times inputs tried, fewer for many outputs: some tenths of a second
-_MANY = 100  # with more outputs than this there are no trees
+_MANY = 100  # no trees for more outputs than this
 
 
 @dataclass(frozen=True, eq=False)
 class QuickModel:
-    """A plain model that takes a fraction of a second: ridge regression, and randomized trees for what that leaves.
+    """A plain model that fits in a fraction of a second: ridge regression, and randomized trees on its residuals.
 
-    It stands in for a baseline where none was trained. It is no network and knows no rules.
+    A stand-in where no baseline was trained. It knows no rules.
     """
 
     labels: npt.NDArray[np.bool_]
@@ -44,7 +44,7 @@ class QuickModel:
     ) -> QuickModel:
         """Fit encoded inputs (n, d) and targets (n, m): numbers, labels as 0 or 1, scores of options.
 
-        Of many rows some are drawn at random.
+        Many rows are sampled.
         """
         outputs, tried = targets.shape[1], min(X.shape[1], _TRIED)
         rows = np.random.default_rng(seed).permutation(len(X))[: max(100, int(_WORK / tried / (1 + outputs / 10)))]
@@ -54,7 +54,7 @@ class QuickModel:
         X = (X - shift) / scale
         linear = Ridge(alpha=1.0).fit(X, targets, sample_weight=weight)
         rest = targets - linear.predict(X).reshape(targets.shape)
-        unit = rest.std(axis=0)  # a split serves all outputs: none counts more for its unit
+        unit = rest.std(axis=0)  # a split serves all outputs, so none may count more because of its unit
         trees = None
         if outputs <= _MANY:
             rest = rest / np.where(unit > 0, unit, 1.0)
@@ -63,7 +63,7 @@ class QuickModel:
         return cls(label_columns(spec), shift, scale, linear, trees, unit)
 
     def raw_outputs(self, X: npt.NDArray[Any]) -> Array:
-        """Return outputs (n, m) in the form of a network's: numbers, logits of labels, scores of options."""
+        """Return outputs (n, m) as a network does: numbers, logits of labels, scores of options."""
         X = (X.astype(np.float64) - self.shift) / self.scale
         shape = (len(X), len(self.labels))
         result = self.linear.predict(X).reshape(shape)
@@ -76,9 +76,9 @@ class QuickModel:
 def nearest_allowed(spec: Specification, X: Any, y: Any) -> Array:
     """Return the nearest outputs (rows, m) that the rules allow, by an optimization per row.
 
-    Of training targets it is the paper's pre-processing, of predictions its post-processing, of the truth its oracle:
-    the least squared error of any model that obeys. Errors count in the units of the outputs. Where these differ that
-    is not the best R2; `compare_models` has that.
+    For training targets this is the paper's pre-processing, for predictions its post-processing, for the truth its
+    oracle: the least squared error of any model that obeys. Errors are measured in the units of the outputs. If these
+    differ, the result does not have the best R2; `compare_models` has that.
     """
     return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, y))
 
@@ -86,8 +86,8 @@ def nearest_allowed(spec: Specification, X: Any, y: Any) -> Array:
 def violation_rate(spec: Specification, X: Any, y: Any) -> float:
     """Return the share of rows that break a rule, judged without tolerance; regions are read as the guard reads them.
 
-    y holds raw outputs (rows, m), or answers as people and `predict` give them: labels as whole numbers 0 and 1, or as
-    booleans; names of options.
+    y holds raw outputs (rows, m), or answers as from `predict`: labels as integers 0 and 1, or as booleans; names of
+    options.
 
     A constant that one input is compared with means its nearest float, in the format of the inputs: x = 0.7 in float32
     is not below 0.7. Everything else is the exact value of the floats.

@@ -1,4 +1,4 @@
-"""The demo: a simulated braking data set, rules, a plain and a safe network side by side."""
+"""The demo: a simulated braking data set, rules, and a plain and a safe network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ rules:
 
 
 def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
-    """Simulate drivers: the brake that stopping would need, a late reaction, noise, and a few who do not look."""
+    """Simulate drivers: the brake needed to stop, a late reaction, noise, and a few who do not look."""
     rng = np.random.default_rng(seed)
     speed = rng.uniform(0, 40, rows)
     near = rng.random(rows) < 0.4
@@ -55,7 +55,7 @@ def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
 def run_demo(folder: str | PathLike[str], *, seed: int = 0) -> SafeRegressor:
     """Simulate, train a plain and a safe network, certify; write data, rules, model and report to the folder.
 
-    The scores of both networks on held-out rows are in `description_["scores"]` of the model that is returned.
+    The scores of both networks on held-out rows are in `description_["scores"]` of the returned model.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

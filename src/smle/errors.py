@@ -8,10 +8,10 @@ SmleError
 ├── CertificateError (ValueError)       a certificate that the exact checker rejects
 ├── ModelFormatError (ValueError)       a model folder that cannot be read
 ├── ConversionError (ValueError)        an estimator that cannot be stored as ONNX
-├── TrainingError (RuntimeError)        training that cannot go on (for example a NaN loss)
+├── TrainingError (RuntimeError)        training that cannot continue (for example a NaN loss)
 └── MissingDependencyError (ImportError)  an optional extra that is not installed
 
-AccuracyWarning (UserWarning): a model that obeys its rules and is no good
+AccuracyWarning (UserWarning): a model that obeys its rules but predicts poorly
 """
 
 __all__ = [
@@ -48,7 +48,7 @@ class DataError(SmleError, ValueError):
 class NotCertifiedError(SmleError, RuntimeError):
     """No proof was found for a model; the message says for which rule and by how much.
 
-    `refuted`: whether there is an input at which the model breaks a rule; otherwise nothing is decided.
+    `refuted`: whether the model breaks a rule at some input; otherwise nothing is decided.
     """
 
     def __init__(self, message: str = "", *, refuted: bool = False) -> None:
@@ -69,7 +69,7 @@ class ConversionError(SmleError, ValueError):
 
 
 class TrainingError(SmleError, RuntimeError):
-    """Training cannot go on; the message says at which step and why."""
+    """Training cannot continue; the message says at which step and why."""
 
 
 class MissingDependencyError(SmleError, ImportError):

@@ -1,4 +1,4 @@
-"""Deployment: ONNX files with their certificates.
+"""ONNX files with their certificates.
 
 An exported file needs nothing but an ONNX runtime; `smle_check` checks it with the standard library alone. Only
 `write_network` and `write_module` need torch, and load it on first use.

@@ -1,4 +1,4 @@
-"""Optional packages: the one place that says which extra to install."""
+"""Imports optional packages, and says which extra to install."""
 
 from __future__ import annotations
 
@@ -19,24 +19,19 @@ _EXTRAS = {
     "torch": "torch",
 }
 
-_OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users who want them have them
+_OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users install these themselves
 
 
 def require(module: str, what: str) -> Any:
-    """Return a module of an optional package.
+    """Import a module of an optional package, such as `pyarrow.parquet`, or raise MissingDependencyError.
 
-    Args:
-        module: Its name, such as `pyarrow.parquet`.
-        what: What needs it, as the subject of a sentence.
-
-    Raises:
-        MissingDependencyError: If the package is not installed.
+    `what` needs the package; it is the subject of the message.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in (*_EXTRAS, *_OTHERS):  # it is there, and lacks something of its own
+        if package not in (*_EXTRAS, *_OTHERS):  # the package exists, but misses something itself
             raise
         wanted = f"'smle[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         raise MissingDependencyError(

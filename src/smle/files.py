@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ def reason_of(error: OSError) -> str:
 
 @contextmanager
 def replacing(*places: Path) -> Iterator[list[Path]]:
-    """Yield paths beside the places; what was written there is on disk and moved to them when the block ends.
+    """Yield temporary paths; when the block ends, the files written there are synced and moved to `places`.
 
-    A place holds its old file or its new one, never a part; if the block raises, the old one. Folders above are made.
-
-    Raises:
-        OSError: If a folder cannot be made, or a file not be moved.
+    A place holds its old file or its new one, never a part; if the block raises, the old one. Parent folders are
+    created.
     """
     fresh = [place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in places]
     for place in places:

@@ -37,12 +37,12 @@ def _whole(value: Any) -> bool:
 
 
 def flag(value: Any) -> bool:
-    """Whether a value is True or False."""
+    """Return whether a value is True or False."""
     return isinstance(value, bool | np.bool_)  # parameter grids hold the latter
 
 
 def share(value: Any) -> bool:
-    """Whether a value is a number between 0 and 1."""
+    """Return whether a value is a number between 0 and 1."""
     return _number(value) and bool(0 < value < 1)
 
 

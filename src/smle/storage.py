@@ -1,4 +1,4 @@
-"""The model folder: safetensors and JSON, written all at once or not at all. No pickle anywhere."""
+"""The model folder: safetensors and JSON, written completely or not at all, without pickle."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ __all__ = [
 
 FORMAT, VERSION = "smle-model", 1
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-_PATIENCE = 6_000  # times 10 ms for which a writer waits for another one
+_PATIENCE = 6_000  # times 10 ms that a writer waits for another one
 _FILES = ("model.safetensors", "model.onnx", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRecord:
-    """A model as plain data: what a model folder holds.
+    """A model as plain data: the contents of a model folder.
 
     `description` is model.json; `rules` and `certificate` are None for a network without rules. The model in front of
     the head is either `backbone.*` of the weights or `onnx`, the bytes of model.onnx.
 
-    `read_record` gives back what `write_record` wrote; `certificate.check()` checks that all parts are the bound ones.
+    `read_record` returns what `write_record` wrote; `certificate.check()` checks that all parts are the bound ones.
     """
 
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -66,12 +66,12 @@ class ModelRecord:
 
     @property
     def further(self) -> Any:
-        """What model.json says of columns that the network reads beside the inputs of the rules; None: nothing."""
+        """The entry of model.json about columns that the network reads besides the inputs of the rules, or None."""
         architecture = self.description.get("architecture")
         return architecture.get("further") if isinstance(architecture, dict) else None
 
     def bound_files(self) -> dict[str, bytes]:
-        """Return the files that a certificate binds whole, by role."""
+        """Return the files that a certificate binds as a whole, by role."""
         files = {"model": self.description_bytes(self.description)}
         if self.rules is not None:
             files["rules"] = self.rules.encode()
@@ -80,10 +80,9 @@ class ModelRecord:
         return files
 
     def changed(self) -> list[str]:
-        """Return the parts that are others than those that the certificate binds, by role; all if there is none.
+        """Return the parts that differ from what the certificate binds, by role; all if there is none.
 
-        Raises:
-            NotCertifiedError: If there are two models in front of the head.
+        Raises NotCertifiedError if there are two models in front of the head.
         """
         binds = {} if self.certificate is None else self.certificate.document["binds"]
         block = b"" if self.certificate is None else self.certificate.block
@@ -95,12 +94,12 @@ class ModelRecord:
 
     @staticmethod
     def description_bytes(description: dict[str, Any]) -> bytes:
-        """Return model.json as it is written."""
+        """Serialize model.json."""
         return (json.dumps(description, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, Any]:
-    """Return what model.json says of every model: its kind, columns, time and versions; and facts of its own."""
+    """Return the entries of model.json for any model (kind, columns, time, versions) with further facts."""
     versions = {"smle": smle.__version__, "python": platform.python_version(), "numpy": np.__version__}
     if "torch" in sys.modules:
         versions["torch"] = str(sys.modules["torch"].__version__)
@@ -119,14 +118,14 @@ def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, An
 
 
 def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-    """Write a model folder; an interruption at any moment leaves the previous folder readable.
+    """Write a model folder. An interruption at any moment leaves the previous folder readable.
 
     Everything is written to a new folder beside it, which then takes its place by renaming. Writers wait for each
-    other, and each removes what killed ones left.
+    other, and each removes what killed ones left behind.
 
     Raises:
-        ModelFormatError: If the place is taken by something that is not a model folder, or by a certified model that
-            is not to be overwritten, or a file would be too large.
+        ModelFormatError: If the place holds anything but a model folder, or a certified model without `overwrite`, or a
+            file would be too large.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
         OSError: If the place cannot be written.
     """
@@ -155,10 +154,10 @@ def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwri
         raise OSError(f"Cannot write the model folder '{target}': {reason}. This model was not written.") from error
 
 
-# A writer holds a lock, so what it finds beside the target is of writers that died. It writes `.model.new-X`, renames
-# the target to `.model.old-X` and `.model.new-X` to the target, and removes `.model.old-X`. Killed between the renames
-# it leaves both with the same X; both are whole then. In every other state the target is the model, or there is none.
-# Where a file system has no locks, one of two writers at the same time may fail; no model is lost by it.
+# A writer holds a lock, so anything it finds beside the target is from writers that died. It writes `.model.new-X`,
+# renames the target to `.model.old-X` and `.model.new-X` to the target, and removes `.model.old-X`. If killed between
+# the renames, it leaves both with the same X, and both are complete. In every other state the target is the model, or
+# there is none. Without file locks, one of two simultaneous writers may fail, but no model is lost.
 
 
 def _write_files(files: dict[str, bytes], target: Path) -> None:
@@ -207,7 +206,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> bool:
-    """Take the lock of an open file unless another writer holds it. Where there are no such locks, go on without."""
+    """Take the lock of an open file, unless another writer holds it. Succeed where locks are not supported."""
     if sys.platform == "win32":
         return True
     try:
@@ -225,7 +224,7 @@ def _is_same(place: Path, handle: int) -> bool:
 
 
 def _left(target: Path, kind: str) -> dict[str, Path]:
-    """Return, by their tokens, folders that writers made beside the target."""
+    """Return the folders that writers made beside the target, by token."""
     pattern = re.compile(re.escape(f".{target.name}.{kind}-") + "([0-9a-f]{8})")
     try:
         names = os.listdir(target.parent)
@@ -235,7 +234,7 @@ def _left(target: Path, kind: str) -> dict[str, Path]:
 
 
 def _interrupted(target: Path) -> Path | None:
-    """Return the whole new model of a writer that was killed between its two renames."""
+    """Return the complete new model of a writer that was killed between its two renames."""
     if target.exists():
         return None
     fresh, old = _left(target, "new"), _left(target, "old")
@@ -243,7 +242,7 @@ def _interrupted(target: Path) -> Path | None:
 
 
 def _clean_up(target: Path) -> None:
-    """Finish what a killed writer began, and remove what dead writers left. Call it with the lock."""
+    """Finish what a killed writer began, and remove what dead writers left. Requires the lock."""
     whole = _interrupted(target)
     if whole is not None:
         os.replace(whole, target)
@@ -258,7 +257,7 @@ def _require_certified(record: ModelRecord) -> None:
         if record.rules is not None and Specification.from_yaml(record.rules + "\n").rules:
             raise NotCertifiedError("The model has rules but no certificate. Nothing was written.")
         return
-    record.certificate.check()  # by the exact checker, as a whole, for the tensors and files that it holds
+    record.certificate.check()  # checks the certificate with the tensors and files that it holds
     changed = record.changed()
     if changed:
         raise NotCertifiedError(
@@ -293,11 +292,11 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
 
 
 class _ReplacedError(Exception):
-    """A writer moved the folder away while it was read; what was read may lack files."""
+    """A writer moved the folder while it was read, so files may be missing."""
 
 
 def _read_files(target: Path) -> dict[str, bytes]:
-    """Read all files of one model, again while a writer replaces the folder."""
+    """Read all files of one model, retrying while a writer replaces the folder."""
     missing = 0
     for _ in range(200):
         try:
@@ -319,7 +318,7 @@ def _read_files(target: Path) -> dict[str, bytes]:
 def _snapshot(target: Path) -> dict[str, bytes]:
     """Read all files through one handle of the folder, so that a rename in between does not mix two models.
 
-    A writer renames a folder before it removes files, so a folder that is in its place afterwards was whole.
+    A writer renames a folder before it removes files, so a folder still in place afterwards was complete.
     """
     place = _interrupted(target) or target
     seen = place.exists()
@@ -331,7 +330,7 @@ def _snapshot(target: Path) -> dict[str, bytes]:
     except NotADirectoryError:
         raise FileNotFoundError(place) from None
     except FileNotFoundError:
-        if seen:  # a moment ago; so a writer is at work
+        if seen:  # it existed a moment ago, so a writer is at work
             raise _ReplacedError from None
         raise
     files: dict[str, bytes] = {}
@@ -353,32 +352,28 @@ def _snapshot(target: Path) -> dict[str, bytes]:
 
 
 def _whole(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
-    for name in _FILES:
-        if _needed(name) and name not in files:
+    for name in ("model.safetensors", "model.json"):
+        if name not in files:
             raise FileNotFoundError(place / name)
     require(files.get("certificate.bin") != b"", "certificate.bin: empty; expected no such file")
     return files
 
 
-def _needed(name: str) -> bool:
-    return name in ("model.safetensors", "model.json")
-
-
 def model_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a model folder; none if it is not there."""
+    """Return the files of a model folder, or [] if it does not exist."""
     return [place for name in _FILES if (place := Path(folder) / name).is_file()]
 
 
 def require_replaceable(target: Path, *, overwrite: bool = True) -> None:
-    """Raise ModelFormatError if a model folder cannot be written there; nothing but a model folder is replaced."""
+    """Raise ModelFormatError if a model folder cannot be written there; only a model folder may be replaced."""
     _require_not_taken(target, overwrite)
     require_writable(target)
 
 
 def require_writable(target: Path) -> None:
-    """Raise ModelFormatError if nothing can be written under this name, which is tried.
+    """Raise ModelFormatError if nothing can be written under this name, by trying.
 
-    Permissions alone do not tell: the administrator has all of them, also where a file system takes no files.
+    Permissions alone do not tell: an administrator has all of them, even on a read-only file system.
     """
     above = _folder_above(target)
     trial = _beside(above / target.name, "new", secrets.token_hex(4))
@@ -410,7 +405,6 @@ def _require_not_taken(target: Path, overwrite: bool) -> None:
 
 
 def _folder_above(target: Path) -> Path:
-    """Return the nearest folder above that exists."""
     above = target.parent
     while not above.exists() and above != above.parent:
         above = above.parent

@@ -1,15 +1,14 @@
-"""The checker of smle: the trusted kernel. Standard library only, no solver, no tolerance.
+"""The trusted checker of smle. Standard library only, no solver, no tolerance.
 
     smle-check MODEL            python -m smle_check MODEL            python3 -I -S src/smle_check MODEL
 
 What is proved, for the numbers in MODEL/model.safetensors or in an ONNX file: for every input in the domain and
 whatever the model in front of the head answers (NaN and infinities included), the exact values of the float32 outputs
-of the deployed head satisfy every rule in the certificate; for any order of summation, with or without fused
-multiply-add.
-docs/certificate-format.md states the deployed program and the format; modules name its sections.
+of the deployed head satisfy every rule in the certificate, for any order of summation, with or without fused
+multiply-add. docs/certificate-format.md states the deployed program and the format; modules name its sections.
 
-Every inequality is checked in rationals, or in integers on a power-of-two grid. Whoever made the certificate is not
-trusted: multipliers are hints, obligations are derived here. Anything unexpected raises `Rejected`.
+Every inequality is checked in rationals, or in integers on a power-of-two grid. The author of the certificate is not
+trusted: multipliers are hints, and obligations are derived here. Anything unexpected raises `Rejected`.
 """
 
 from smle_check.check import FILES, check_certificate, claimed, read_folder

@@ -1,4 +1,4 @@
-"""The command: `smle-check MODEL`, `python -m smle_check MODEL`, or this folder or archive run as it is."""
+"""Run the checker: `smle-check MODEL`, `python -m smle_check MODEL`, or this folder or archive itself."""
 
 import os
 import sys

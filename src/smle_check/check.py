@@ -1,4 +1,4 @@
-"""The whole (section 8)."""
+"""Checks a certificate as a whole (section 8)."""
 
 import os
 
@@ -25,7 +25,7 @@ from smle_check.work import Work
 
 FORMAT = "smle-certificate"
 FIELDS = "statement binds program specification gate proof"
-FILES = {"onnx": "model.onnx", "model": "model.json", "rules": "rules.yaml"}  # whole files by role
+FILES = {"onnx": "model.onnx", "model": "model.json", "rules": "rules.yaml"}  # whole files, by role
 ROLES = {
     "head": "model.safetensors: the head",
     "backbone": "the backbone (model.onnx, or backbone.* in model.safetensors)",
@@ -38,7 +38,7 @@ ROLES = {
 def check_certificate(
     certificate: bytes, tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes], *, exported: bool = False
 ) -> list[Proved]:
-    """Check a certificate against weights, block (empty: none) and the files it binds; return what is proved.
+    """Check a certificate against weights, block (empty if there is none) and bound files; return what is proved.
 
     Arguments and errors are those of `claimed`.
     """
@@ -53,9 +53,9 @@ def check_certificate(
 def claimed(
     certificate: bytes, tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes], *, exported: bool = False
 ) -> tuple[str, Claim]:
-    """Check all of a certificate but its proof: that it is whole, states rules and binds these very bytes.
+    """Check everything but the proof: that the certificate is complete, states rules and binds exactly these bytes.
 
-    Returns the kind of head, and what is claimed of it.
+    Returns the kind of head, and what is claimed about it. Raises Rejected if anything is wrong.
 
     Args:
         certificate: The bytes of certificate.json.
@@ -63,9 +63,6 @@ def claimed(
         block: The bytes of certificate.bin.
         files: Other files by role: `onnx`, `model`, `rules`.
         exported: The tensors are those of a head in an ONNX file, whose own certificate binds the backbone there.
-
-    Raises:
-        Rejected: If anything is wrong.
     """
     document = read_sealed(certificate, "certificate.json", (FORMAT, VERSION), FIELDS)
     actual = bindings(tensors, block, files)
@@ -94,7 +91,7 @@ def claimed(
 
 
 def gated_regions(data: object, spec: Specification) -> list[int]:
-    """Return the regions whose bits the gate computes, in their order."""
+    """Return the regions whose bits the gate computes, in order."""
     (regions,) = fields(data, "regions", "gate")
     gated = [index(r, len(spec.regions), "gate") for r in items(regions, "gate")]
     require(len(set(gated)) == len(gated), "gate: region given twice")
@@ -102,7 +99,7 @@ def gated_regions(data: object, spec: Specification) -> list[int]:
 
 
 def read_folder(folder: str) -> tuple[bytes, dict[str, Tensor], bytes, dict[str, bytes]]:
-    """Read the files of a model folder, as `check_certificate` takes them; those that are not bound may be absent."""
+    """Read the files of a model folder for `check_certificate`; files that are not bound may be absent."""
 
     def read(name: str) -> bytes | None:
         return read_file(os.path.join(folder, name), name)

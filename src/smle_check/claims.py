@@ -1,4 +1,4 @@
-"""What has to be proved, one by one, and what was not."""
+"""What has to be proved, one obligation at a time."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ from smle_check.specification import Specification
 
 
 class Claim(NamedTuple):
-    """What a certificate states of one head, whose tensors these are; its kind alone reads `program` and `proof`."""
+    """What a certificate states about one head and its tensors. Only its kind of head reads `program` and `proof`."""
 
     spec: Specification
     tensors: dict[str, Tensor]
@@ -20,7 +20,7 @@ class Claim(NamedTuple):
 class Obligation(NamedTuple):
     """A clause of a rule (None: its exclusions) that one head has to obey wherever the rows hold (all by number).
 
-    `region` switches the rule on; None: one of the regions of the head's cell.
+    `region` switches the rule on; None means a region of the head's cell.
     """
 
     head: int
@@ -31,7 +31,7 @@ class Obligation(NamedTuple):
 
 
 class Unproved(Rejected):
-    """An obligation that the certificate does not prove."""
+    """The certificate does not prove an obligation."""
 
     def __init__(self, obligation: Obligation, reason: str) -> None:
         super().__init__(reason)

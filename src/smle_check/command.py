@@ -1,4 +1,4 @@
-"""The command of the checker: check a model folder or an ONNX file, and print what is proved."""
+"""The command: check a model folder or an ONNX file, and print what is proved."""
 
 import os
 import sys
@@ -14,18 +14,14 @@ USAGE = "usage: smle-check MODEL      (a model folder, or an ONNX file with its 
 
 
 class Checked(NamedTuple):
-    """What is proved, and everything that there is to say about it."""
+    """What is proved, and the lines to print about it."""
 
     proved: list[Proved]
     lines: list[str]
 
 
 def check(path: str | os.PathLike[str]) -> Checked:
-    """Check a model folder, or an ONNX file with its certificate beside it.
-
-    Raises:
-        Rejected: If anything is wrong.
-    """
+    """Check a model folder, or an ONNX file with its certificate beside it. Raises Rejected if anything is wrong."""
     place = os.fspath(path)
     return _check_folder(place) if os.path.isdir(place) else _check_file(place)
 
@@ -55,7 +51,7 @@ def _lines(domain: list[str], proved: list[Proved], found: list[str], assumption
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check a model: exit code 0 proved, 1 rejected, 2 wrong call."""
+    """Check a model; return the exit code: 0 proved, 1 rejected, 2 wrong call."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1 or not os.path.lexists(arguments[0]):
         print(USAGE, file=sys.stderr)

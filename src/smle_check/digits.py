@@ -1,4 +1,4 @@
-"""Rationals in few digits, rounded to the side that is asked for: what is printed of a proof never says more."""
+"""Rationals in few digits, rounded to the stated side, so that a printed proof never claims too much."""
 
 import math
 from fractions import Fraction
@@ -7,7 +7,7 @@ _PLAIN = range(-5, 9)  # powers of ten of the first digit that are printed witho
 
 
 def decimal(value: Fraction) -> str:
-    """Print a rational as a finite decimal if it is one of moderate length, else as a fraction."""
+    """Print a rational as a decimal if that is finite and of moderate length, else as a fraction."""
     for digits in range(13):
         if (value * 10**digits).denominator == 1:
             sign, scaled = "-" if value < 0 else "", str(abs(int(value * 10**digits))).rjust(digits + 1, "0")
@@ -16,14 +16,14 @@ def decimal(value: Fraction) -> str:
 
 
 def margin_text(margin: Fraction) -> str:
-    """Print a margin with three digits, rounded down: never more than was proved."""
+    """Print a margin with three digits, rounded down, so never more than was proved."""
     return rounded_text(margin, 3, up=False)
 
 
 def rounded_text(value: Fraction, digits: int, *, up: bool) -> str:
     """Print a number with few digits, rounded up or down; `Fraction` reads the text.
 
-    All digits before the point are kept in numbers that are printed without an exponent.
+    Without an exponent, all digits before the point are kept.
     """
     power = _power(value) if value else 0
     places = max(digits - 1 - power, 0) if power in _PLAIN else digits - 1 - power

@@ -40,7 +40,7 @@ class Binary(NamedTuple):
 
 BINARY32 = Binary("float32", 24, -126, 127)
 BINARY64 = Binary("float64", 53, -1022, 1023)
-FORMATS = (BINARY32, BINARY64)  # in which inputs may be passed; every proof holds in both
+FORMATS = (BINARY32, BINARY64)  # formats of inputs; every proof holds in both
 U = BINARY32.unit_roundoff
 TINY = BINARY32.smallest_normal
 LARGEST = BINARY32.largest
@@ -61,7 +61,7 @@ def spacing(value: Fraction, fmt: Binary) -> Fraction:
 
 
 def in_range(value: Fraction, fmt: Binary) -> Fraction:
-    """Return the value if it is not beyond the largest number of the format."""
+    """Return the value, or raise OutOfRange if it is beyond the largest number of the format."""
     if abs(value) > fmt.largest:
         raise OutOfRange(f"number beyond the range of {fmt.name}")
     return value
@@ -100,7 +100,7 @@ def above(value: Fraction, fmt: Binary) -> Fraction:
 
 @lru_cache(maxsize=1 << 10)
 def constant(value: Fraction, fmt: Binary) -> Fraction:
-    """Round to nearest; refuse numbers nearer to 0 than normal ones: a runtime may treat them as zero."""
+    """Round to nearest; refuse subnormal results, which a runtime may treat as zero."""
     result = nearest(value, fmt)
     if value and min(abs(value), abs(result)) < fmt.smallest_normal:
         raise OutOfRange(f"{float(value):.6g} is too close to 0 for {fmt.name}")
@@ -108,7 +108,7 @@ def constant(value: Fraction, fmt: Binary) -> Fraction:
 
 
 def coefficient(value: Fraction) -> Fraction:
-    """Return the stored coefficient of an oblique row: the nearest float64 number, 0 in place of subnormal ones."""
+    """Return the stored coefficient of an oblique row: the nearest float64 number, or 0 if that is subnormal."""
     result = nearest(value, BINARY64)
     return result if abs(result) >= BINARY64.smallest_normal else Fraction(0)
 
@@ -126,13 +126,13 @@ def threshold_below(value: Fraction, *, strict: bool) -> Fraction:
     result = -threshold_above(-value)
     if strict and result == value:
         result = below(result, BINARY64)
-        if abs(result) < BINARY64.smallest_normal:  # next to 0: on to the next number that is 0 or normal
+        if abs(result) < BINARY64.smallest_normal:  # subnormal: go on to the next number that is 0 or normal
             result = Fraction(0) if value > 0 else -BINARY64.smallest_normal
     return result
 
 
 def upward(value: Fraction) -> Fraction:
-    """Round up to a multiple of 2^-200: a simpler number that is not smaller."""
+    """Round up to a multiple of 2^-200, a simpler number that is not smaller."""
     return Fraction(math.ceil(value * 2**200), 2**200)
 
 

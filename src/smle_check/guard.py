@@ -1,4 +1,4 @@
-"""Guard and coverage: every input gets a certified head (section 5)."""
+"""Checks guard and coverage: every input gets a certified head (section 5)."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ MAX_STEPS = 50_000_000  # of the search over regions
 
 
 def packed(numbers: list[Fraction], fmt: Binary, *shape: int) -> Tensor:
-    """Return numbers of a format as a tensor."""
+    """Pack numbers of a format into a tensor."""
     dtype, code = ("F32", "f") if fmt == BINARY32 else ("F64", "d")
     return Tensor(dtype, shape, struct.pack(f"<{len(numbers)}{code}", *map(float, numbers)))
 
 
 def packed_rows(forms: Sequence[Mapping[int, Fraction | int]], columns: int) -> Tensor:
-    """Return linear forms over float64 numbers as a tensor, row by row; 0 where a form has none."""
+    """Pack linear forms over float64 numbers into a tensor, row by row, with 0 for missing coefficients."""
     data = bytearray(8 * len(forms) * columns)
     for i, form in enumerate(forms):
         for k, value in form.items():
@@ -46,7 +46,7 @@ def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
 
 
 def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int]) -> None:
-    """Check that the stored constants of domain and guard are, bit by bit, those that section 5 prescribes."""
+    """Check that the stored constants of domain and guard are bit by bit those that section 5 prescribes."""
     oblique = sum(len(spec.rows[r].terms) > 1 for r in {r for g in gated for r in spec.regions[g]})
     shape = tensors["gate.coefficients"].shape if "gate.coefficients" in tensors else ()
     require(
@@ -80,13 +80,13 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
             weight = number(weight_data, "implication")
             require(weight >= 0, "implication: negative multiplier")
             proof = multipliers_of(mu, binding, "implication", spec.work)
-            # A row that is already inside has the same bit: it is computed once.
+            # The guard computes each row once, so a row already inside has the same bit.
             require(
                 r in known or refuted(spec, proof, spec.rows[r], weight),
                 f"implication {together} => {target}: the multipliers prove nothing",
             )
         implied.append((set(together), {target}))
-    # What to test once a region is decided: (all these inside, and this one outside) cannot be.
+    # What to test once a region is decided: that all these are inside and this one outside is impossible.
     tests: dict[int, list[tuple[int, int]]] = {g: [] for g in gated}
     impossible: list[tuple[set[int], set[int]]] = [(inner, set()) for inner in nogoods] + implied
     for inner, outer in impossible:
@@ -95,7 +95,7 @@ def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list
             if g in tests:
                 tests[g].append((mask, bit))
     known_cells, steps = set(cells), 0
-    stack: list[tuple[int, int, int]] = [(0, 0, 0)]  # how many regions are decided; those inside, those outside
+    stack: list[tuple[int, int, int]] = [(0, 0, 0)]  # number of decided regions, those inside, those outside
     while stack:
         depth, inside, outside = stack.pop()
         relevant = tests[gated[depth - 1]] if depth else []

@@ -1,4 +1,4 @@
-"""The kernel: the maximum of an affine function over a polytope, bounded by multipliers (section 4)."""
+"""The kernel: bounds the maximum of an affine function over a polytope by multipliers (section 4)."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -19,7 +19,7 @@ def bounded(
 ) -> Fraction:
     """Bound max slope.x over {x in [low, high] : terms.x <= bound for all rows}, by weak duality.
 
-    slope.x <= mu.a + (slope - A'mu).x, and the residual is priced over the box.
+    slope.x <= mu.a + (slope - A'mu).x, and the residual is bounded over the box.
     """
     residual, total = residual_of(slope, rows, multipliers)
     return total + sum(max(e * low[i], e * high[i]) for i, e in residual.items())
@@ -28,7 +28,7 @@ def bounded(
 def residual_of(
     slope: dict[int, Fraction], rows: list[tuple[dict[int, Fraction], Fraction]], multipliers: list[Fraction]
 ) -> tuple[dict[int, Fraction], Fraction]:
-    """Return slope - A'mu and mu.a: the second pays for the rows, the first is left to be priced."""
+    """Return slope - A'mu, which remains to be bounded, and mu.a, which covers the rows."""
     residual, total = dict(slope), Fraction(0)
     for (terms, bound), mu in zip(rows, multipliers, strict=True):
         total += mu * bound
@@ -47,13 +47,13 @@ def multipliers_of(value: Any, allowed: set[int], what: str, work: Work) -> dict
 
 
 def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None, weight: Fraction) -> bool:
-    """Whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
+    """Return whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
     for fmt in FORMATS:
         rows = [(spec.rows[r].terms, spec.rows[r].compared[fmt][0]) for r in mu]
         weights = list(mu.values())
         strict = any(w > 0 and spec.rows[r].compared[fmt][1] for r, w in mu.items())
         if complement is not None:
-            # Outside a comparison: its exact negation. Outside an oblique row: the stated half-space is left.
+            # Outside a comparison: its exact negation. Outside an oblique row: the stated half-space.
             bound, is_strict = complement.compared[fmt] if len(complement.terms) == 1 else (complement.bound, False)
             rows.append(({k: -v for k, v in complement.terms.items()}, -bound))
             weights.append(weight)

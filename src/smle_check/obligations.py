@@ -1,4 +1,4 @@
-"""The box head: every head, every rule that binds there, every clause (section 7)."""
+"""Checks the box head: every head, every rule that binds there, every clause (section 7)."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MAX_CUTS = 256  # on units, on the way to one case
 
 
 def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
-    """List (rule, region): region is None where the gate switches the rule on, else the ungated region."""
+    """List (rule, region); region is None where the gate switches the rule on, else the ungated region."""
     result: list[tuple[int, int | None]] = []
     for i, rule in enumerate(spec.rules):
         if any(r in cell for r in rule.regions):
@@ -32,7 +32,7 @@ def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) ->
 
 
 def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]) -> bool:
-    """Whether a constant output satisfies one literal of the clause for every input of the domain."""
+    """Return whether a constant output satisfies one literal of the clause for every input of the domain."""
     for literal in clause:
         excess = sum(v * y[j] for j, v in literal.y.items()) - literal.bound
         for k, v in literal.x.items():
@@ -43,7 +43,7 @@ def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]
 
 
 def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
-    """Index the proofs by (head, rule, region, clause), exclusions with clause -1; what regions have by name."""
+    """Index the proofs by (head, rule, region, clause), with clause -1 for exclusions, and those of regions by name."""
     proofs: dict[tuple[Any, ...], Any] = {}
     for entry in items(data, "proofs"):
         require(isinstance(entry, dict), "proof: expected an object")
@@ -82,7 +82,7 @@ def clause_margin(
 
 
 def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
-    """Read the two weights of every pair: one by one, or as those of its labels, with exceptions."""
+    """Read the two weights of every pair: one by one, or by label, with exceptions."""
     what = "exclusions proof"
     if isinstance(proof, dict) and "offset" in proof:
         (offset,) = fields(proof, "offset", what)
@@ -97,10 +97,10 @@ def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: by
 
 
 class Place(NamedTuple):
-    """Inputs that a proof speaks of: a box, the rows that hold there, and on which side of each cut units are.
+    """The inputs a proof is about: a box, the rows that hold there, and the side of each cut on a unit.
 
-    `crossed`: for units with a cut on the way, whether l >= u. A cut on unit i is a row, too, behind all others: the
-    number of rows plus i. (Under bounds by a network it is none, because l - u is not affine.)
+    `crossed`: for units with a cut on the way, whether l >= u. A cut on unit i is also a row, after all others: the
+    number of rows plus i. (Not under bounds by a network, because l - u is not affine.)
     """
 
     box: Box
@@ -108,7 +108,7 @@ class Place(NamedTuple):
     crossed: dict[int, bool]
 
     def cut(self, head: Head | Relaxed, unit: int, crossed: bool) -> "Place":
-        """Return the inputs at which l <= u (or l >= u) for a unit."""
+        """Return the inputs at which l <= u (or l >= u if `crossed`) for a unit."""
         require(unit not in self.crossed, "cut: the same unit twice")
         require(len(self.crossed) < MAX_CUTS, "cut: too many units on the way")
         rows = self.rows
@@ -119,7 +119,7 @@ class Place(NamedTuple):
         return self._replace(rows=rows, crossed={**self.crossed, unit: crossed})
 
     def tops(self, lines: dict[int, Line]) -> dict[int, Line]:
-        """Return the lines above max(l, u) - u: cuts settle those of their units."""
+        """Return the lines above max(l, u) - u; cuts settle those of their units."""
         settled = {i: (Fraction(1), Fraction(0)) for i, crossed in self.crossed.items() if crossed}
         return {i: line for i, line in lines.items() if i not in self.crossed} | settled
 
@@ -150,7 +150,7 @@ def region_lines(head: Head | Relaxed, data: Any, place: Place) -> dict[int, Lin
 def cases_margin(
     head: Head | Relaxed, clause: list[Literal], nodes: list[Any], place: Place, lines: dict[int, Line]
 ) -> Fraction:
-    """Prove a clause case by case and return the least margin. Cuts come before their cases, so that all is covered."""
+    """Prove a clause case by case and return the least margin. Cuts precede their cases, so everything is covered."""
     stack, margins, what = [place], list[Fraction](), "slopes lambda mu" if isinstance(head, Relaxed) else "lambda mu"
     for node in nodes:
         require(bool(stack) and isinstance(node, dict), "cases that belong to no cut")
@@ -179,14 +179,14 @@ def cases_margin(
 
 
 def require_empty(proof: Any, place: Place, what: str, work: Work) -> None:
-    """Require multipliers that prove that there are no such inputs."""
+    """Require multipliers that prove there are no such inputs."""
     mu = multipliers_of(proof, set(place.rows), what, work)
     bound = bounded({}, [place.rows[r] for r in mu], list(mu.values()), *place.box)
     require(bound < 0, f"{what} is not proved empty")
 
 
 class HeadProof(NamedTuple):
-    """One head with what its obligations need: the safe constant of its cell, the active regions, and the block."""
+    """One head with what its obligations need: the safe constant of its cell and the block."""
 
     spec: Specification
     head: Head | Relaxed
@@ -201,7 +201,7 @@ class HeadProof(NamedTuple):
         return margin
 
     def exclusions(self, pairs: Exclusions, proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
-        """Prove the exclusions of a rule, some case by case, the others by weights; return the least margin."""
+        """Prove the exclusions of a rule, some case by case, others by weights; return the least margin."""
         weights, cases = fields(proof, "weights cases", "exclusions proof")
         trees: dict[int, list[Any]] = {}
         for entry in items(cases, "exclusions proof"):
@@ -226,7 +226,7 @@ class HeadProof(NamedTuple):
 def check_head(
     proof: HeadProof, head_index: int, cell: tuple[int, ...], gated: list[int], proofs: dict[tuple[Any, ...], Any]
 ) -> list[tuple[Obligation, Fraction]]:
-    """Check all obligations of one head; remove the proofs that were used; return margins."""
+    """Check all obligations of one head; remove the proofs used; return margins."""
     settled: list[tuple[Obligation, Fraction]] = []
     used: set[tuple[Any, ...]] = set()
     known: dict[tuple[Any, ...], dict[int, Line]] = {}

@@ -1,10 +1,10 @@
-"""The deployed program of a head, written once: a short list of row operations (section 0; 12 for the clip list).
+"""The deployed program of a head, defined once: a short list of row operations (section 0; 12 for the clip list).
 
 A certificate states the kind of a head and the shapes of its tensors; the program follows from these. It reads
-`features` (batch, d), all float32 or all float64 (format F), and `answer` (batch, n) in float32: the embedding of a
-box head, the model's answer for the others. What is computed last is what the head answers. An interpreter is a table
-with one function per kind of operation. What it does inside is its own affair, as long as the meaning is this one;
-the section behind it says by how much its numbers may be off.
+`features` (batch, d), all float32 or all float64 (format F), and `answer` (batch, n) in float32: the embedding of a box
+head, the model's answer for the others. The last result is what the head answers. An interpreter is a table with one
+function per kind of operation. It may work in any way that keeps this meaning; the section in parentheses says how far
+its numbers may be off.
 
 clamp(x, lower, upper)                  x inside of [lower, upper] in F, exact; NaN becomes lower (0)
 single(x)                               x in float32 (2, error of a cast)
@@ -34,10 +34,10 @@ from smle_check.specification import Specification
 
 
 class Op(NamedTuple):
-    """One operation: `out` is the name of what it makes.
+    """One operation; `out` names its result.
 
-    `args` are names of values made before, or of tensors (`_F` at the end stands for the format of the features);
-    None: there is no such argument. `fixed` is what the rules alone say, the same for all numbers.
+    `args` are names of earlier results, or of tensors (a final `_F` stands for the format of the features), or None for
+    an absent argument. `fixed` comes from the rules alone and does not depend on the numbers.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 class Gate(NamedTuple):
     """The half-spaces that regions are made of, comparisons first, then the oblique ones.
 
-    `members`: for every region the places of its half-spaces in that order. A region without any is always active.
+    `members`: for every region, the positions of its half-spaces in that order. A region without any is always active.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -66,7 +66,7 @@ class Gate(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Limits of one stage of the clip list, in their order: the bit and the output of each."""
+    """Limits of one stage of the clip list, in order: the bit and the output of each."""
 
     bits: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -84,7 +84,7 @@ def gate_of(spec: Specification, regions: Sequence[int]) -> Gate:
 
 
 def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
-    """Return the operations in front of every head: `x` in the domain, `X` where it is needed, `bits` of regions."""
+    """Return the operations in front of every head: `x` in the domain, `X` if needed, `bits` of regions."""
     ops = [Op("clamp", "x", ("features", "domain.lower_F", "domain.upper_F"))]
     if wide or gate.oblique:
         ops.append(Op("wide", "X", ("x",)))
@@ -98,13 +98,13 @@ def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
 def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, names: Collection[str]) -> list[Op]:
     """Return the program of heads behind a box (section 0).
 
-    `regions`, `clip` and `bounds` are what the certificate states; `names` are those of the head's tensors.
+    The certificate states `regions`, `clip` and `bounds`; `names` are those of the head's tensors.
     """
     return box_of(gate_of(spec, regions), clip, bounds, names)
 
 
 def box_of(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
-    """Do what `box` does. The values `bits`, `cell` and `clipped` are there for whoever watches."""
+    """Like `box`, for a given gate. The values `bits`, `cell` and `clipped` are kept for monitoring."""
     ops, place = gated(gate), None
     if gate.members:
         place = "cell"
@@ -133,7 +133,7 @@ def box_of(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[O
 def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
     """Return the program of a clip list (section 12); stages without limits are left out.
 
-    `regions` are those of the gate; None: those of the limits.
+    `regions` are those of the gate; by default those of the limits.
     """
     regions = sorted({limit.region for limit in limits}) if regions is None else regions
     place = {region: i for i, region in enumerate(regions)}
@@ -150,7 +150,7 @@ def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[in
 
 
 def needed(ops: Sequence[Op], wanted: Collection[str], given: Collection[str] = ()) -> list[Op]:
-    """Return the operations that make some values, where others are given."""
+    """Return the operations that make the wanted values, if others are given."""
     names, kept = set(wanted), []
     for op in reversed(ops):
         if op.out in names and op.out not in given:
@@ -166,8 +166,8 @@ Step = tuple[str, Callable[..., Any], tuple[str, ...]]
 def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Table, fmt: str) -> list[Step]:
     """Return the program for features of a format, ready to `run`: (out, function, names of values) for each operation.
 
-    `table[kind](op, *tensors)` is called once, with None in the place of values and of what is absent, and returns the
-    function of the values alone.
+    `table[kind](op, *tensors)` is called once, with None for values and absent tensors, and returns a function of the
+    values alone.
     """
     made, steps = {"features", "answer"}, []
     for op in ops:
@@ -179,7 +179,7 @@ def prepared(ops: Sequence[Op], tensors: Mapping[str, Any], table: Table, fmt: s
 
 
 def run(steps: Sequence[Step], env: dict[str, Any]) -> Any:
-    """Run a prepared program: env has `features` and `answer`, and in the end every value by its name."""
+    """Run a prepared program. `env` has `features` and `answer`, and gets every value by name."""
     for out, function, names in steps:
         env[out] = function(*[env[name] for name in names])
     return env[steps[-1][0]]

@@ -24,7 +24,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 MAX_FILE = 1 << 31  # bytes
-BACKBONE = "backbone."  # names of tensors that start so belong to the model, the others to the head
+BACKBONE = "backbone."  # tensors with this prefix belong to the model, the others to the head
 NUMBER = re.compile(r"-?(\d+(/[1-9]\d*)?|0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4})", re.ASCII)
 
 
@@ -49,7 +49,7 @@ def read_json(data: bytes, what: str) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the one way to write a JSON value: sorted keys, no blanks, ASCII."""
+    """Serialize a JSON value in its only canonical form: sorted keys, no blanks, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -59,7 +59,7 @@ def sha256(data: bytes) -> str:
 
 
 def fields(value: Any, names: str, what: str) -> list[Any]:
-    """Return the fields of an object that has exactly these (blank-separated) names."""
+    """Return the fields of an object that has exactly these (space-separated) names."""
     require(isinstance(value, dict), f"{what}: expected an object")
     unknown, missing = set(value) - set(names.split()), set(names.split()) - set(value)
     require(not unknown, f"{what}: unknown field {sorted(unknown)[:1]}")
@@ -94,7 +94,7 @@ def number(value: Any, what: str) -> Fraction:
 
 
 def text(value: Any, what: str) -> str:
-    """Return a name, as it is; `visible` makes it safe to print."""
+    """Return a name unchanged; `visible` makes it safe to print."""
     require(isinstance(value, str) and len(value) <= 10_000, f"{what}: expected a short text")
     return str(value)
 
@@ -125,7 +125,7 @@ def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
 
 
 def place_in(block: bytes, offset: Any, count: Any, what: str) -> tuple[int, int]:
-    """Return where 2 x count 4-byte numbers at an offset of certificate.bin start and stop."""
+    """Return start and end of 2 x count 4-byte numbers at an offset of certificate.bin."""
     start, pairs = index(offset, len(block) + 1, what), index(count, 1 << 31, what)
     require(start % 4 == 0 and start + 8 * pairs <= len(block), f"{what}: outside of certificate.bin")
     return start, start + 8 * pairs
@@ -138,7 +138,7 @@ def read_block(block: bytes, offset: Any, count: Any, code: str, what: str) -> t
 
 
 def read_labels(block: bytes, offset: Any, count: Any, what: str) -> Sequence[int]:
-    """Return 2 x count unsigned integers of certificate.bin, where they lie: no list may be asked for many times."""
+    """Return 2 x count unsigned integers of certificate.bin as a view, so that repeated requests cost nothing."""
     start, stop = place_in(block, offset, count, what)
     if sys.byteorder == "little":
         return memoryview(block)[start:stop].cast("I")
@@ -146,7 +146,7 @@ def read_labels(block: bytes, offset: Any, count: Any, what: str) -> Sequence[in
 
 
 class Tensor(NamedTuple):
-    """A tensor of the weight file, unread."""
+    """A tensor of the weight file, not decoded."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -181,7 +181,7 @@ def read_weights(data: bytes) -> dict[str, Tensor]:
 
 
 def weights_digest(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over the sorted (name, dtype, shape, bytes), each part prefixed with its length."""
+    """Return the SHA-256 over the sorted (name, dtype, shape, bytes), each part prefixed with its length."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -191,9 +191,9 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 
 
 def bindings(tensors: dict[str, Tensor], block: bytes, files: dict[str, bytes]) -> dict[str, str | None]:
-    """Return the digests of the parts of a model by their roles, None for a part that is not there (section 1.6).
+    """Return the digests of the parts of a model by role, None for a missing part (section 1.6).
 
-    `files` are the whole files by role: `onnx` (the backbone, if it is a file of its own), `model`, `rules`.
+    `files` are the whole files by role: `onnx` (the backbone, if it is a separate file), `model`, `rules`.
     """
     backbone = {name: tensor for name, tensor in tensors.items() if name.startswith(BACKBONE)}
     require(not backbone or "onnx" not in files, "model.onnx: model.safetensors holds a backbone, too")
@@ -218,9 +218,9 @@ def values(tensors: dict[str, Tensor], name: str, dtype: str, shape: tuple[int, 
 
 
 def read_file(path: str, what: str, folder: int | None = None) -> bytes | None:
-    """Return the bytes of a regular file (in an open folder), or None if there is nothing of that name.
+    """Return the bytes of a regular file (in an open folder), or None if it does not exist.
 
-    Pipes and devices are refused without opening them. Should one be put there just then, opening does not wait.
+    Pipes and devices are refused without opening them. If one appears in between, opening does not block.
     """
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
     try:
@@ -235,7 +235,7 @@ def read_file(path: str, what: str, folder: int | None = None) -> bytes | None:
             found = os.fstat(file.fileno())
             require(stat.S_ISREG(found.st_mode), f"{what}: not a regular file")
             require(found.st_size <= MAX_FILE, f"{what}: file too large")
-            data = file.read(found.st_size + 1)  # reading reserves as much as is asked for
+            data = file.read(found.st_size + 1)  # reading reserves as much memory as requested
     except OSError as error:
         raise Rejected(f"{what}: not readable ({error.strerror})") from None
     require(len(data) == found.st_size, f"{what}: the file changed while it was read")

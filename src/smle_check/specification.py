@@ -43,7 +43,7 @@ class Literal(NamedTuple):
 
 
 class Exclusions(Sequence[tuple[int, int]]):
-    """Pairs of labels, in place: `flat` has them one after the other. Rules may share them, and there may be many."""
+    """Pairs of labels, not copied: `flat` has them one after the other. Rules may share them, and there may be many."""
 
     def __init__(self, flat: Sequence[int] = ()) -> None:
         self.flat = flat
@@ -65,7 +65,7 @@ class Exclusions(Sequence[tuple[int, int]]):
 class Rule(NamedTuple):
     """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels).
 
-    `entries`: names of rules that it stands for, by the member of a one-hot group that each asks to be 1.
+    `entries`: names of the rules it stands for, by the member of a one-hot group that each requires to be 1.
     """
 
     name: str
@@ -84,7 +84,7 @@ class OutputStep(NamedTuple):
 
 
 def has_step(entry: Any) -> bool:
-    """Whether an input or an output is stated as one of a grid head."""
+    """Return whether an input or output has a step, as in a grid head."""
     return isinstance(entry, dict) and "step" in entry
 
 
@@ -157,18 +157,18 @@ class Specification:
 
     @property
     def is_stepped(self) -> bool:
-        """Whether an input or an output is stated as one of a grid head."""
+        """Whether an input or output has a step, as in a grid head."""
         return bool(self.input_steps or self.output_steps)
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
-        """Bound |slope.x + offset| for x as passed: of a one-hot group one member counts."""
+        """Bound |slope.x + offset| for x as passed; of a one-hot group, one member counts."""
         return abs(offset) + sum((abs(v) * size for v, size in self.summed(slope)), Fraction(0))
 
     def summed(self, slope: dict[int, Fraction]) -> list[tuple[Fraction, Fraction]]:
-        """Return the products of slope.x that may be rounded, each as a coefficient and the largest |x| beside it.
+        """Return the products of slope.x that may be rounded, each as a coefficient and the largest |x| for it.
 
-        Of a one-hot group one member is 1 and the others are 0: one product is the coefficient itself, the others are
-        0, and 0 is added without rounding. So a group counts as one product, of its largest coefficient.
+        One member of a one-hot group is 1 and the others are 0: one product is the coefficient itself, the others are
+        0, and 0 is added without rounding. So a group counts as one product, with its largest coefficient.
         """
         numbers = [(v, self.sizes[k]) for k, v in slope.items() if k not in self.group]
         most = dict[int, Fraction]()
@@ -178,11 +178,11 @@ class Specification:
         return numbers + [(v, Fraction(1)) for v in most.values()]
 
     def groups_of(self, form: dict[int, Fraction]) -> set[int | None]:
-        """Return the one-hot groups whose columns a form reads; None among them: it reads numbers."""
+        """Return the one-hot groups whose columns a form reads, and None if it reads numbers."""
         return {self.group.get(k) for k in form}
 
     def is_table(self, slope: dict[int, Fraction], offset: Fraction) -> bool:
-        """Whether slope.x + offset is one of the coefficients, or 0, exactly: a sum over one group, and no offset.
+        """Return whether slope.x + offset is exactly a coefficient, or 0: a sum over one group without an offset.
 
         Exactly one x_c is 1. The product with it is the coefficient, those with the other members are 0, and sums with
         0 are exact: in any order, fused or not, in float32 and in float64.
@@ -200,7 +200,7 @@ class Specification:
     def errors(self, slope: dict[int, Fraction], offset: Fraction, what: str) -> tuple[Fraction, dict[int, Fraction]]:
         """Bound the same error as a function of x: a number, and what each member of a group adds where it is 1.
 
-        The bound is linear in the sizes of the coefficients, and of a group only that of the member that is 1 counts.
+        The bound is linear in the sizes of the coefficients, and in a group only the member that is 1 counts.
         """
         self.error(slope, offset, what)  # nothing overflows, whichever members are 1
         numbers = [(v, self.sizes[k]) for k, v in slope.items() if k not in self.group]
@@ -262,8 +262,8 @@ class Specification:
     def entries(self, data: Any, regions: list[int], d: int, name: str) -> dict[int, str]:
         """Read the rules that a table stands for. Each says: where its member is 1, what the table says there.
 
-        That follows from the table wherever the table binds. So every member is one at which a region holds, as far as
-        its rows over the group say; what else the region asks for, each of these rules asks for, too.
+        That follows from the table wherever the table binds. So a region must hold at every member, as far as its rows
+        over the group say; whatever else the region requires, each of these rules requires, too.
         """
         found: dict[int, str] = {}
         for pair in items(data, f"rule {name!r}: entries"):

@@ -1,4 +1,4 @@
-"""The claim in words, part of every certificate: what is proved, on which assumptions, and what is not."""
+"""The claim in words, part of every certificate: what is proved, under which assumptions, and what is not."""
 
 from typing import Any
 

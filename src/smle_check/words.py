@@ -1,4 +1,4 @@
-"""What the checkers print. Nothing here is part of a proof."""
+"""The words that the checkers print. Nothing here is part of a proof."""
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -12,11 +12,11 @@ from smle_check.names import escaped, flag_of, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.specification import Literal, Specification
 
-LONG, SHOWN = 24, 8  # terms of a sum that is shortened, and those that are left
+LONG, SHOWN = 24, 8  # terms from which a sum is shortened, and terms then shown
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
-    """Print a linear form; of a long one, as a table of many categories is, the first terms."""
+    """Print a linear form; a long one, such as a table of many categories, is cut."""
     parts = []
     for key, value in list(terms.items())[: SHOWN if len(terms) > LONG else None]:
         size = "" if abs(value) == 1 else f"{decimal(abs(value))} * "
@@ -68,7 +68,7 @@ def domain_text(spec: Specification, formats: str = "float32 and float64") -> li
 
 
 def step_text(spec: Specification, k: int) -> str:
-    """Say in which steps an input comes, of a grid head."""
+    """Say in which steps an input of a grid head comes."""
     step = spec.input_steps[k] if spec.input_steps else None
     return "" if step is None else f" in steps of {decimal(step)}"
 
@@ -86,7 +86,7 @@ def outputs_text(spec: Specification) -> list[str]:
 def assumptions_text(
     whole: list[str] | None, stand_ins: list[tuple[str, str]] | None, head: str = "rules", flags: Sequence[str] = ()
 ) -> list[str]:
-    """Say what the proof assumes, and what was declared beside it: whole numbers, stand-ins (None: not known here)."""
+    """Say what the proof assumes, and what was declared with it: whole numbers, stand-ins (None: unknown here)."""
     lines = list(statement_of(head)["assumptions"])
     if whole and not HEADS[head].reads_steps:
         lines.append(
@@ -127,7 +127,7 @@ class Proved(NamedTuple):
     """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin.
 
     `obligation` says the same by numbers. `by` is what enforces it in a head of rules: a `clip` or a `check`. Such a
-    head lets answers go up to the limits, so that its margins say nothing.
+    head lets answers reach the limits, so its margins say nothing.
     """
 
     head: int
@@ -147,7 +147,7 @@ class Proved(NamedTuple):
 def described(
     spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box"
 ) -> list[Proved]:  # fmt: skip
-    """Say what was proved of a kind of head: of a table that stands for several rules, what each of them says."""
+    """Describe what was proved; for a table that stands for several rules, what each of them says."""
     rule, found = spec.rules[obligation.rule], proved_of(spec, obligation, margin, kind)
     if obligation.clause is None or not rule.entries:
         return [found]
@@ -168,7 +168,7 @@ def described(
 
 
 def proved_of(spec: Specification, obligation: Obligation, margin: Fraction, kind: str) -> Proved:
-    """Say what one obligation is about."""
+    """Describe one obligation."""
     rule = spec.rules[obligation.rule]
     rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
     if obligation.clause is not None:
@@ -197,7 +197,7 @@ def proved_text(item: Proved) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines. What is not plainly visible, or cannot be written, is escaped, also in names inside of reasons."""
+    """Print lines. Characters that are not plainly visible, or cannot be written, are escaped, also in names."""
     for line in lines:
         safe = "".join(c if is_plain(c) or c == "\\" else escaped(c) for c in line)
         encoding = sys.stdout.encoding or "utf-8"

@@ -7,9 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 from smle import SafeRegressor, Specification
 from smle.cli import main
+from smle.cli.app import print_rows
 from smle.errors import RuleError
 from support.commands import run
 
@@ -136,3 +139,23 @@ def test_messages_name_the_lines_of_the_file(text, place):
     with pytest.raises(RuleError) as caught:
         Specification.from_yaml(HEAD + text)
     assert str(caught.value).startswith(place), caught.value
+
+
+def test_many_categories_are_cut_in_print_and_whole_in_json(tmp_path):
+    names = [f"a{i}" for i in range(40)]
+    rules = (
+        f"inputs: {{kind: {{categories: [{', '.join(names)}]}}}}\noutputs: [y]\nrules: [{{name: r, then: y <= 1}}]\n"
+    )
+    table = pd.DataFrame({"kind": names, "y": 0.0})
+    model = SafeRegressor(rules, make_pipeline(OneHotEncoder(), Ridge()), compare=False)
+    model.fit(table[["kind"]], table["y"]).save(tmp_path / "m")
+    printed = " ".join(run("verify", tmp_path / "m").output.split())
+    assert "kind=a9, ... (29 more; --json names all), kind=a39 is 1, the others 0" in printed
+    whole = json.loads(run("verify", tmp_path / "m", "--json").stdout)["domain"]
+    assert all(f"kind={name}" in whole[0] for name in names)
+
+
+def test_columns_without_anything_are_left_out(capsys):
+    print_rows("t", ("a", "", ""), [("1", "", "new"), ("2", "", "")])
+    (heading,) = [line for line in capsys.readouterr().out.splitlines() if "a" in line and "┃" in line]
+    assert heading.count("┃") == 3

@@ -1,8 +1,8 @@
-"""Two versions of a rules file: is the new one stricter, weaker, equal, or neither? Exact, with witnesses.
+"""Compare two versions of a rules file: stricter, weaker, equal or neither. Exact, with witnesses.
 
-A specification forbids an output y for a row of inputs if the row is in its domain and some rule that is active there
-is broken by y. The domain: values in the ranges, whole numbers where `integer` says so, missing values only where a
-stand-in is stated, which is then what the rules see.
+A specification forbids an output y for a row of inputs if the row is in its domain and y breaks a rule that applies
+there. In the domain, values lie in their ranges, `integer` inputs are whole numbers, and values are missing only where
+a stand-in is stated, which the rules then see.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from typing import NamedTuple
 from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
-from smle.regions.decide import is_integer
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
-from smle.rules.phrases import number_json, number_text, value_text
+from smle.rules.phrases import number_json, short_number, value_text
 
 __all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 
-_SHOWN = 5  # differences between files that a message names
+_SHOWN = 5  # differences between files that an error names
 
 
 @dataclass(frozen=True)
 class RuleChange:
     """An input that the versions read differently.
 
-    * `what` is "integer": `old` and `new` say whether only whole numbers are taken.
-    * `what` is "missing": `old` and `new` are what stands in for a missing value, None if it is refused.
+    * `what` is "integer": `old` and `new` say whether it must be a whole number.
+    * `what` is "missing": `old` and `new` are the stand-ins for a missing value, or None if it is refused.
     """
 
     input: str
@@ -45,13 +44,13 @@ class RuleChange:
         return f"a missing value of input '{self.input}' is {after} (before: {before})"
 
     def to_json(self) -> dict[str, object]:
-        """Return plain data; exact numbers are given as text."""
+        """Return plain data, with exact numbers as text."""
         old, new = (str(v) if isinstance(v, Fraction) else v for v in (self.old, self.new))
         return {"input": self.input, "what": self.what, "old": old, "new": new}
 
 
 class Said(NamedTuple):
-    """Something said about a rule (None: about all of them): what, before and now; None: nothing."""
+    """Changed metadata of a rule, or of the file if `rule` is None; a value is None if not stated."""
 
     rule: str | None
     what: str
@@ -71,10 +70,10 @@ class RulesComparison:
     """How a new specification relates to an old one.
 
     * `verdict`: "equal", "stricter", "weaker", "neither", or "unknown" if a search was cut off.
-    * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one does.
+    * `newly_forbidden`: what only the new one forbids; `newly_allowed`: what only the old one forbids.
     * `changes`: inputs that are read differently. The verdict takes them into account.
-    * `said`: what is said about rules, or about all of them, differently. It has no part in the verdict.
-    * `entries`: numbers of tables that differ, by their names.
+    * `said`: changed metadata. It does not affect the verdict.
+    * `entries`: numbers of tables that differ, by name.
     """
 
     verdict: str
@@ -86,7 +85,7 @@ class RulesComparison:
     entries: tuple[EntryChange, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return plain data; exact numbers are given as text, missing values are null."""
+        """Return plain data, with exact numbers as text and missing values as null."""
         return {
             "verdict": self.verdict,
             "newly_forbidden": self._json(self.newly_forbidden),
@@ -140,15 +139,13 @@ class RulesComparison:
         names: list[str] = []
         for item in self.spec.outputs:
             names += [f"score({item.name}, {o})" for o in item.options] if isinstance(item, Choice) else [item.name]
-        return ", ".join(f"{name}={number_text(value)}" for name, value in zip(names, difference.y, strict=True))
+        return ", ".join(f"{name}={short_number(value)}" for name, value in zip(names, difference.y, strict=True))
 
 
 def compare(old: Specification, new: Specification) -> RulesComparison:
     """Compare two specifications over the same inputs and outputs.
 
-    Raises:
-        RuleError: If inputs or outputs differ in names, order, kind, categories or options, or a choice in its pick:
-            equal numbers would not mean the same.
+    Raises RuleError if these differ in names, order or kind, so that equal numbers would not mean the same.
     """
     obstacles, entries = _obstacles(old, new), table_changes(old, new)
     if obstacles:
@@ -180,7 +177,7 @@ def _in_tables(entries: Sequence[EntryChange]) -> str:
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:
-    """Return in words why the same numbers do not mean the same in two files."""
+    """Say why the same numbers do not mean the same in two files."""
     found: list[str] = []
     for what, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
         first, second = ({item.name: item for item in items} for items in (before, after))
@@ -221,8 +218,8 @@ def _members(item: Categorical | Choice) -> tuple[str, ...]:
 
 def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
     for before, after in zip(old.inputs, new.inputs, strict=True):
-        if is_integer(before) != is_integer(after):
-            yield RuleChange(before.name, "integer", is_integer(before), is_integer(after))
+        if before.integer != after.integer:
+            yield RuleChange(before.name, "integer", before.integer, after.integer)
         if before.missing != after.missing:
             old_value, new_value = (
                 date_text(item.missing) if isinstance(item, NumericInput) and item.dates and item.missing is not None
@@ -233,7 +230,7 @@ def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
 
 
 def _said(old: Specification, new: Specification) -> Iterator[Said]:
-    """Yield what is said otherwise: about all rules, then about each that both files have, or one of them."""
+    """Yield changed metadata: of the file, then of each rule in either file."""
     before, after = ({None: spec.about, **{rule.name: rule.about for rule in spec.rules}} for spec in (old, new))
     for name in dict.fromkeys([*before, *after]):
         one, two = dict(before.get(name, NOTHING)), dict(after.get(name, NOTHING))
@@ -243,4 +240,4 @@ def _said(old: Specification, new: Specification) -> Iterator[Said]:
 
 
 def _value_text(value: bool | Fraction | str) -> str:
-    return number_text(value) if isinstance(value, Fraction) else f"'{value}'"
+    return short_number(value) if isinstance(value, Fraction) else f"'{value}'"

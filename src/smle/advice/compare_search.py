@@ -1,4 +1,4 @@
-"""The search behind comparisons of rules: what does one specification forbid that another allows?
+"""The search behind comparisons: what does one specification forbid that another allows?
 
 Inputs and outputs are the same in both; ranges, whole numbers, stand-ins for missing values and rules may differ.
 """
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.consistency import rule_clauses
-from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness, columns_of, is_integer
+from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import Linear, Polytope, Rule, Specification
 
 __all__ = ["Difference", "forbidden_by_first_only"]
 
 ONE = Fraction(1)
-_GAPS = 64  # sets of missing inputs that are gone through
+_GAPS = 64  # sets of missing inputs to try
 _STEPS = 200  # whole numbers that a search for a fraction may run into
 
 
@@ -28,7 +28,7 @@ _STEPS = 200  # whole numbers that a search for a fraction may run into
 class Difference:
     """A row and an output that one specification forbids by `rule` and the other allows.
 
-    `x` is the row as the one that forbids reads it; inputs in `missing` have no value in the row.
+    `x` is the row as the forbidding one reads it; inputs in `missing` have no value in the row.
     """
 
     rule: str
@@ -38,12 +38,12 @@ class Difference:
 
 
 def _in_domain(spec: Specification, x: tuple[Fraction, ...]) -> bool:
-    whole = all(x[i].denominator == 1 for item, columns in columns_of(spec) if is_integer(item) for i in columns)
+    whole = all(x[i].denominator == 1 for i in spec.integral)
     return whole and all(lo <= v <= hi for lo, v, hi in zip(spec.lower, x, spec.upper, strict=True))
 
 
 def forbidden_by_first_only(first: Specification, second: Specification) -> tuple[Difference | None, bool]:
-    """Return what the first forbids and the second allows, and whether a search was cut off."""
+    """Return something that the first forbids and the second allows, and whether a search was cut off."""
     decider = Decider(first)
     gaps, cut_off = _gaps(first, second)
     for gap in gaps:
@@ -55,11 +55,11 @@ def forbidden_by_first_only(first: Specification, second: Specification) -> tupl
 
 
 def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[str]], bool]:
-    """Return the sets of missing inputs to look at, and whether some were left out.
+    """Return the sets of missing inputs to try, and whether some were left out.
 
-    An input that both read alike, and of which no rule asks whether it is missing, is as if its stand-in had been
-    given, and where the first refuses a row it forbids nothing. Where the second refuses one, one missing input stands
-    for all rows with it: others only add equations.
+    An input that both read alike, and that no rule tests with `is missing`, may as well have its stand-in. Rows that
+    the first refuses are not forbidden by it. For rows that the second refuses, one missing input is enough: more only
+    add equations.
     """
     pairs = zip(first.inputs, second.inputs, strict=True)
     differing = [(a, b) for a, b in pairs if a.missing != b.missing or a.name in first.flags]
@@ -71,13 +71,13 @@ def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[s
 
 
 def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] | None:
-    """Return the values of the columns of missing inputs, and what is missing; None if one of them is refused."""
+    """Return the column values of missing inputs and of all flags, or None if one of the inputs is refused."""
     values = {column: Fraction(name in gap) for name, column in spec.flag_columns.items()}
-    for item, columns in columns_of(spec):
+    for item, place in spec.input_slices:
         if item.name in gap:
             if item.missing is None:
                 return None
-            values |= dict(zip(columns, item.stand_in, strict=True))
+            values |= dict(zip(range(place.start, place.stop), item.stand_in, strict=True))
     return values
 
 
@@ -85,7 +85,7 @@ def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] 
 class _Allowed:
     """A way in which the second specification allows a pair.
 
-    Its rules hold (`stated`), the row is outside of a range (`units`), or column `fraction` is not a whole number.
+    Its rules hold (`stated`), the row is outside a range (`units`), or column `fraction` is not a whole number.
     """
 
     units: tuple[HalfSpace, ...] = ()
@@ -96,9 +96,9 @@ class _Allowed:
 
 
 class _Search:
-    """Looks for what the first specification forbids and the second allows, where the inputs of a gap are missing.
+    """Looks for what the first specification forbids and the second allows, with the inputs of a gap missing.
 
-    The variables are a row as the first reads it; in statements of the second, its own stand-ins are put in.
+    The variables are a row as the first reads it; statements of the second use its own stand-ins.
     """
 
     def __init__(self, decider: Decider, second: Specification, gap: frozenset[str]) -> None:
@@ -109,9 +109,9 @@ class _Search:
         self.pinned = [HalfSpace(((i, sign),), sign * v) for i, v in here.items() for sign in (ONE, -ONE)]
         self.ends = [row for i in range(decider.d) if i not in here for row in self._ends_within(i)]
         self.whole = [
-            columns[0]
-            for (a, columns), (b, _) in zip(columns_of(self.first), columns_of(second), strict=True)
-            if is_integer(b) and not is_integer(a) and b.name not in gap
+            place.start
+            for (a, place), (b, _) in zip(self.first.input_slices, second.input_slices, strict=True)
+            if b.integer and not a.integer and b.name not in gap
         ]
         self.covered = self.there is not None and not self.ends and not self.whole
         self.shared = {
@@ -144,12 +144,10 @@ class _Search:
         return None, cut_off
 
     def _pair(self, units: list[HalfSpace], allowed: _Allowed) -> Witness | None:
-        """Return a pair that is a difference by definition, or None with a proof that this way leads to none.
+        """Return a difference of this kind, or None if there is provably none. Raises Undecided after too long.
 
-        Statements leave out many exclusions that are bound to a region; those that a pair breaks are added as needed.
-
-        Raises:
-            Undecided: If the search took too long.
+        Statements leave out long lists of exclusions that belong to a region; those that a pair breaks are added as
+        needed.
         """
         if allowed.fraction is not None:
             found = self._fraction(units, allowed.fraction)
@@ -166,7 +164,7 @@ class _Search:
         return found
 
     def _broken_exclusions(self, found: Witness) -> Iterator[OneOf]:
-        """Yield exclusions of the second specification that a pair breaks, one of each region."""
+        """Yield exclusions of the second specification that a pair breaks, one for each region."""
         x, on = self._seen(found), np.array([v >= 0 for v in found.y])
         for rule in self.second.rules:
             pairs = rule.requirement.exclusions
@@ -184,7 +182,7 @@ class _Search:
         return tuple((self.there or {}).get(i, v) for i, v in enumerate(found.x))
 
     def _is_difference(self, found: Witness) -> bool:
-        """Check a witness by the definition of "forbids"."""
+        """Check a witness against the definition of "forbids"."""
         if not (_in_domain(self.first, found.x) and self.first.violated(found.x, found.y)):
             return False
         if self.there is None:
@@ -214,7 +212,7 @@ class _Search:
         raise Undecided
 
     def _ways(self, rule: Rule) -> Iterator[list[HalfSpace]]:
-        """Yield the ways to break a rule; what the second specification states literally is skipped."""
+        """Yield the ways to break a rule, except those that the second specification states literally."""
         for region in rule.regions:
             rows = self.decider.rows(region)
             same = self.covered and not any(self._touches(row.form) for row in rows)
@@ -237,7 +235,7 @@ class _Search:
                 yield [*rows, *(HalfSpace(((self.decider.d + k, -ONE),), Fraction(0)) for k in pair)]
 
     def _within(self, rows: list[HalfSpace], region: Polytope) -> bool:
-        """Whether rows of the first specification are proved to lie in a region of the second."""
+        """Return whether rows of the first specification provably lie in a region of the second."""
         try:
             return all(
                 self.decider.find([*self.pinned, *rows, *self._as_read(OneOf((row.negated(),))).options]) is None
@@ -252,7 +250,7 @@ class _Search:
     def _alternatives(self) -> Iterator[_Allowed]:
         """Yield the ways in which the second specification allows a pair: its rules hold, or x is outside.
 
-        Where it asks for whole numbers, its rules are not asked about fractions: all of them are outside.
+        If it requires whole numbers, all fractions are outside, so its rules are not asked about them.
         """
         if self.there is None:
             yield _Allowed()
@@ -270,7 +268,7 @@ class _Search:
             yield _Allowed(fraction=i)
 
     def _as_read(self, clause: OneOf) -> OneOf:
-        """Return a clause of the second specification with its stand-ins in place of missing inputs."""
+        """Replace missing inputs in a clause of the second specification by its stand-ins."""
         if not self.there:
             return clause
         there = self.there

@@ -1,4 +1,4 @@
-"""What rules cost: targets moved to the nearest allowed ones, rule by rule, against the targets as they are."""
+"""The cost of rules: targets moved to the nearest allowed ones, rule by rule, against the targets themselves."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from smle.rules import Categorical, Choice, Label, Number, Specification
 __all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
 
 Array = npt.NDArray[np.float64]
-_BINS = 4  # of the values of a number, where the cost is looked for
-_DRAWN = 8  # of the values of a number, for a picture
-_MOST = 0.5  # share of the cost that names a place
-_LIFT = 1.5  # how much more of the cost than of the rows is there
+_BINS = 4  # bins of a number, to find where the cost is
+_DRAWN = 8  # bins of a number, for a picture
+_MOST = 0.5  # share of the cost that makes a place worth naming
+_LIFT = 1.5  # least ratio of its share of the cost to its share of the rows
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Rows on which a rule is active, and those that break it, by parts of one input."""
+    """Rows to which a rule applies, and those that break it, by parts of one input."""
 
     input: str
     parts: tuple[str, ...]
@@ -35,12 +35,12 @@ class Profile:
 class RuleCost:
     """What one rule alone does to the targets of a table.
 
-    * `rows`: rows on which it is active; `broken`: those whose targets break it.
+    * `rows`: rows to which it applies; `broken`: those whose targets break it.
     * `lost`: for every output that it moves, the score lost: 1 - R2 for numbers, the share of changed rows for labels
       and choices.
     * `moves`: for every number that it moves, how far: nearest allowed target minus target, one per moved row.
-    * `where`: the inputs with most of the cost, as a part of a sentence; empty if it is spread out.
-    * `profile`: active and broken rows along the input that tells most about them; None if no row breaks the rule.
+    * `where`: the inputs with most of the cost, as part of a sentence; "" if it is spread out.
+    * `profile`: rows and broken rows along the input that explains them best; None if no row breaks the rule.
     """
 
     rule: str
@@ -65,14 +65,14 @@ class RuleCost:
 
 
 def score_text(lost: float) -> str:
-    """Return a lost score with four digits; what is more than all there is to lose is not counted."""
+    """Format a lost score with four digits, capped at 1."""
     if lost > 1:
         return "more than 1"
     return f"{lost:.4f}" if lost >= 5e-5 else "less than 0.0001"
 
 
 def metric_of(spec: Specification, output: str) -> str:
-    """Return the score that an output is judged by."""
+    """Return the score used for an output."""
     item = next(item for item in spec.outputs if item.name == output)
     return "accuracy" if isinstance(item, Label | Choice) else "R2"
 
@@ -91,7 +91,7 @@ def rule_costs(
         rows = np.flatnonzero(wrong[:, index])
         best = Y.copy()
         best[rows] = nearest_outputs(replace(spec, rules=(rule,)), X[rows], Y[rows])
-        best = np.where(np.isnan(best), Y, best)  # none was found: another figure says so
+        best = np.where(np.isnan(best), Y, best)  # none was found; `unsatisfiable` counts these
         lost, moves, weight = {}, {}, np.zeros(len(Y))
         for name, value, by_row in lost_scores(spec, Y, best):
             weight += by_row
@@ -109,7 +109,7 @@ def rule_costs(
 
 
 def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[str, float, Array]]:
-    """Yield for every output its name, the score lost, and what each row (n,) adds to it."""
+    """Yield the name of every output, the score lost, and the contribution of each row (n,)."""
     for item, place in spec.output_slices:
         old, new = Y[:, place], best[:, place]
         if isinstance(item, Choice):
@@ -119,7 +119,7 @@ def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[st
             by_row = ((old >= 0.5) != (new >= 0.5))[:, 0] / max(len(Y), 1)
         else:
             error = ((old - new) ** 2)[:, 0]
-            # No spread to explain: as scikit-learn has it, the score is 1 if nothing moves and else 0.
+            # Without spread, as in scikit-learn, the score is 1 if nothing moves and else 0.
             whole = float((error if (old == old[:1]).all() else (old - old.mean()) ** 2).sum())
             by_row = error / whole if whole > 0 else np.zeros(len(error))
         yield item.name, float(by_row.sum()), by_row
@@ -128,7 +128,7 @@ def lost_scores(spec: Specification, Y: Array, best: Array) -> Iterator[tuple[st
 def _parts(
     spec: Specification, X: npt.NDArray[np.floating[Any]], bins: int
 ) -> Iterator[tuple[str, list[str], npt.NDArray[np.intp]]]:
-    """Yield every input with the names of its parts (categories, ranges of values) and the part (n,) of each row."""
+    """Yield every input with the names of its parts (categories, ranges of values) and the part of each row (n,)."""
     for item, place in spec.input_slices:
         if isinstance(item, Categorical):
             yield item.name, list(item.categories), X[:, place].argmax(axis=1)
@@ -144,7 +144,7 @@ def _parts(
 
 
 def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array) -> str:
-    """Return where most of a cost (n,) is: the value of one input that has far more of it than of the rows."""
+    """Name the value of one input where a cost (n,) concentrates far more than the rows do, or return ""."""
     total = cost.sum()
     if not np.isfinite(total) or total <= 0:
         return ""
@@ -159,7 +159,7 @@ def _place(spec: Specification, X: npt.NDArray[np.floating[Any]], cost: Array) -
 
 
 def _profile(spec: Specification, X: npt.NDArray[np.floating[Any]], wrong: npt.NDArray[np.bool_]) -> Profile | None:
-    """Return the input along which the share of broken rows differs most; None if nothing is broken."""
+    """Return the input along which the share of broken rows differs most, or None if nothing is broken."""
     best, most = None, -1.0
     for name, texts, part in _parts(spec, X, _DRAWN) if wrong.any() else ():
         rows = np.bincount(part, minlength=len(texts))

@@ -1,4 +1,4 @@
-"""Rules against data: coverage, violations, what rules cost, and what looks like another unit."""
+"""Checks rules against data: coverage, violations, cost, and targets that look like other units."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from smle.rules.membership import active, broken
 __all__ = ["DataCheck", "check_data"]
 
 Array = npt.NDArray[np.float64]
-_LISTED = 6  # outputs that the text names, those with the highest price
+_LISTED = 6  # outputs that the text names, most expensive first
 _NARROW = Fraction(1, 100)  # share of a stated range
 _ENOUGH = 10  # rows
-_MATTERS = 0.0005  # of a score; less is not worth a line
+_MATTERS = 0.0005  # loss of score that is worth a line
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class DataCheck:
     """Figures of one table.
 
     * `rows`; `outside_rows`: those outside the domain; `outside`: how many per input column that has any.
-    * `narrow`: lowest and highest value of columns whose values, all inside, take less than a hundredth of their range.
-    * `active`: share of rows on which each rule is active; `broken`: share of rows that break each rule, or None.
+    * `narrow`: lowest and highest value of columns that use less than a hundredth of their range, with no value
+      outside.
+    * `active`: share of rows to which each rule applies; `broken`: share of rows that break each rule, or None.
     * `unsatisfiable`: rows for which no allowed output was found.
-    * `price`: per output, the score of the nearest allowed targets against the
-      given ones: R2 for numbers, accuracy for labels and choices. None without targets.
+    * `price`: per output, the score of the nearest allowed targets against the given ones: R2 for numbers, accuracy for
+      labels and choices. None without targets.
     * `costs`: the same for each rule alone, with how far it moves targets and where. None without targets.
-    * `doubts`: sentences about targets that look like other units than those of the rules.
+    * `doubts`: sentences about targets that seem to be in other units than the rules.
     """
 
     rows: int
@@ -84,7 +85,7 @@ class DataCheck:
         return "\n".join([*lines, *self._costs()])
 
     def _costs(self) -> list[str]:
-        """Return a line for each rule that costs something alone, the dearest first."""
+        """Return a line for each rule that costs something alone, most expensive first."""
         dear = [cost for cost in self.costs or () if max(cost.lost.values(), default=0.0) >= _MATTERS]
         if not dear:
             return ["  No rule costs accuracy on these rows."] if self.costs else []
@@ -154,7 +155,7 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
 def _narrow(
     spec: Specification, X: npt.NDArray[np.floating[Any]], *, skip: Collection[str]
 ) -> dict[str, tuple[float, float]]:
-    """Return the extent of columns that use little of their range; a few rows may do so by chance."""
+    """Return the extent of columns that use little of their range, unless rows are too few to tell."""
     result: dict[str, tuple[float, float]] = {}
     if len(X) < _ENOUGH:
         return result

@@ -1,4 +1,4 @@
-"""Rules before anyone trains: what is found in them, and whether the head of rules can be proved."""
+"""`smle.diagnose`: check rules before training, and whether a head of rules can be proved."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["diagnose"]
 
 
 def diagnose(specification: Specification | str | PathLike[str], X: Any = None, y: Any = None) -> Diagnosis:
-    """Check rules before anyone trains: empty regions, contradictions with a witness, rules that say nothing new.
+    """Check rules before training: empty regions, contradictions with a witness, redundant rules.
 
-    With data: rows outside the domain, the share of rows in each region, the share that break each rule, and the
-    price of obeying (R2 or accuracy of the nearest allowed targets).
+    With data: rows outside the domain, the share of rows in each region, the share that break each rule, and the price
+    of obeying (R2 or accuracy of the nearest allowed targets).
 
     Args:
         specification: A Specification, the path of a rules file, or YAML text.
@@ -50,7 +50,7 @@ def diagnose(specification: Specification | str | PathLike[str], X: Any = None, 
 
 
 def _targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
-    """Return targets (n, m); of a choice, scores that pick what the table says."""
+    """Return targets (n, m); for a choice, scores that pick the true option."""
     if not any(isinstance(output, Choice) for output in spec.outputs):
         return encode_numbers(spec, y)
     parts = []

@@ -1,4 +1,4 @@
-"""The outcome of a diagnosis: findings, cells and figures, as data, as JSON and as a table."""
+"""The result of a diagnosis: findings, cells and figures, as data, JSON and text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from smle.rules.phrases import point_json
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 
 SEVERE = frozenset({"contradiction", "not proved"})
-"""Kinds of findings with which no model can be certified as things are."""
+"""Kinds of findings that prevent certification."""
 ABOUT_DATA = frozenset({"outside the domain", "narrow data", "other units"})
-"""Kinds of findings that say nothing against the rules themselves."""
+"""Kinds of findings about the data rather than the rules."""
 
 _LISTED = 10  # cells that the text lists
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know about the rules, or about the data under these rules.
+    """A finding about the rules, or about the data under these rules.
 
     * `kind`: "contradiction", "not proved", "one answer", "hidden equality", "never active", "partly empty" or
-      "redundant"; of data "outside the domain", "narrow data" or "other units".
-    * `rules`: names of the rules concerned; for a contradiction a smallest conflicting set. None for data.
+      "redundant"; for data "outside the domain", "narrow data" or "other units".
+    * `rules`: names of the rules concerned; for a contradiction, a smallest conflicting set. Empty for data.
     * `text`: a sentence with the reason and the remedy.
-    * `witness`: an input where a contradiction shows, exact; None if there is none.
+    * `witness`: an exact input where a contradiction shows, or None.
     """
 
     kind: str
@@ -45,10 +45,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class CellReport:
-    """Rules that can be active together, by name, and whether they agree.
+    """Rules that can apply together, by name, and whether they agree.
 
-    `status` is "fine", "free" (no rules), "contradictory" or "unknown".
-    In `words` a rule with several conditions (an `or`) comes with those that are met: `low score (score < 480)`.
+    `status` is "fine", "free" (no rules), "contradictory" or "unknown". In `words`, a rule with several conditions (an
+    `or`) is followed by those that are met: `low score (score < 480)`.
     """
 
     rules: tuple[str, ...]
@@ -58,10 +58,10 @@ class CellReport:
 
 @dataclass(frozen=True)
 class Untested:
-    """A question that was not answered for some rules, and why.
+    """A question left open for some rules, and why.
 
     * `question`: "never active" or "redundant", as the kinds of findings.
-    * `rules`: names of the rules; `reason`: a part of a sentence.
+    * `rules`: names of the rules; `reason`: part of a sentence.
     """
 
     question: str
@@ -70,17 +70,17 @@ class Untested:
 
     @property
     def text(self) -> str:
-        """One sentence."""
+        """The question as a sentence."""
         listed = ", ".join(f"'{name}'" for name in self.rules)
         return f"Not tested whether {self.question}: {listed} ({self.reason})."
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found.
+    """The result of `diagnose`.
 
-    `always_on` are rules that lost their bit in the gate because the overlaps were too many; `untested` says which
-    questions were left open.
+    `always_on` are rules without a bit in the gate, because there were too many overlaps; `untested` lists the
+    questions left open.
     """
 
     spec: Specification = field(repr=False)
@@ -92,17 +92,17 @@ class Diagnosis:
 
     @property
     def contradictory(self) -> bool:
-        """Whether some finding shows that no model can be certified."""
+        """Whether some finding is a contradiction, so that no model can be certified."""
         return any(finding.kind == "contradiction" for finding in self.findings)
 
     @property
     def undecided(self) -> bool:
-        """Whether no proof was found, and nothing against one either."""
+        """Whether there is neither a proof nor a contradiction."""
         doubtful = any(finding.severe for finding in self.findings) or any(c.status == "unknown" for c in self.cells)
         return doubtful and not self.contradictory
 
     def __repr__(self) -> str:
-        """Say what was found in one line; `print` and `table()` say it all."""
+        """Summarize in one line; `print` and `table()` show everything."""
         severe = sum(finding.severe for finding in self.findings)
         found = "contradictory" if self.contradictory else "the rules can hold together"
         rows = "" if self.data is None else f", {self.data.rows} rows of data"
@@ -117,7 +117,7 @@ class Diagnosis:
         return html_table(repr(self), self._rules(), [*costs, *notes])
 
     def to_json(self) -> dict[str, object]:
-        """Return plain data for machines; exact numbers are given as text beside the nearest float."""
+        """Return plain data, with exact numbers as text next to the nearest float."""
         return {
             "contradictory": self.contradictory,
             "undecided": self.undecided,

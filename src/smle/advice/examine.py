@@ -1,4 +1,4 @@
-"""Rules before anyone trains: can they hold together, do they say something new, what do they cost on data?
+"""Examines rules before training: can they hold together, is any redundant, what do they cost on data?
 
 Contradictions, empty regions, pinned outputs and redundancy are decided in rationals.
 """
@@ -29,9 +29,9 @@ from smle.rules.phrases import point_text, quoted
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
 
-MANY_REGIONS = 60  # beyond which cells are not looked at where a proof says that rules agree, or that they do not
+MANY_REGIONS = 60  # beyond this, cells are examined only if no proof settles whether rules agree
 _SECONDS = 6.0
-"""After this long, no further rule is tested for redundancy."""
+"""Seconds after which no further rule is tested for redundancy."""
 
 
 def diagnose_arrays(
@@ -41,13 +41,10 @@ def diagnose_arrays(
     *,
     proved: bool | None = None,
 ) -> Diagnosis:
-    """Check a specification, alone or against data.
+    """Check a specification, alone or against inputs X (n, d) and targets y (n, m), labels as 0/1 or probabilities.
 
-    Args:
-        spec: The rules.
-        X: Inputs (n, d) in the order of `spec.columns`, or None.
-        y: Targets (n, m) in the order of `spec.targets` (labels as 0/1 or probabilities), or None.
-        proved: Whether a head of rules is; None: not asked. Then, and where regions are few, all cells are looked at.
+    `proved` says whether a head of rules is proved, None if that was not tried. All cells are examined if it is None or
+    there are few regions.
     """
     consistency, meeting = Consistency(spec), Meeting(spec)
     findings, untested = _empty_regions(consistency, meeting)
@@ -58,7 +55,7 @@ def diagnose_arrays(
         reports, more = check.run()
         findings += more
         always_on = tuple(sorted({spec.rules[rule].name for region in check.ungated for rule in cells.rules[region]}))
-    elif proved:  # so rules do not contradict each other; those that always apply may still leave one answer
+    elif proved:  # proved, so rules do not contradict; those that always apply may still leave only one answer
         findings += _pinned(consistency, regions)
     hidden = hidden_equalities(spec)
     pairs = [set(finding.rules) for finding in hidden]
@@ -83,7 +80,7 @@ def diagnose_arrays(
 
 @contextmanager
 def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """If no model was found because rules contradict each other, name the fewest that do, and an input."""
+    """If no model was found because rules contradict each other, raise an error that names a smallest conflict."""
     try:
         yield
     except (ContradictionError, NotCertifiedError) as error:
@@ -94,7 +91,7 @@ def conflicts_explained(spec: Specification) -> Iterator[None]:
 
 
 def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
-    """Return what rules that always apply pin."""
+    """Return outputs pinned by rules that always apply."""
     check = _CellCheck(consistency, regions)
     try:
         check._note_pinned(check._rules(()))
@@ -104,7 +101,7 @@ def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
 
 
 def hidden_equalities(spec: Specification) -> list[Finding]:
-    """Return pairs of rules that state an equality together, in the same regions: `a <= b` here, `b <= a` there."""
+    """Find pairs of rules that together state an equality in the same regions: `a <= b` and `b <= a`."""
     stated: dict[tuple[object, Literal], int] = {}
     findings = []
     for r, rule in enumerate(spec.rules):
@@ -165,7 +162,7 @@ def _empty_regions(consistency: Consistency, meeting: Meeting) -> tuple[list[Fin
 
 
 class _CellCheck:
-    """Goes through the cells, those with most rules first; what is known to be fine or not is not asked again."""
+    """Examines the cells, those with most rules first, and reuses what is already known."""
 
     def __init__(self, consistency: Consistency, cells: Cells) -> None:
         self.consistency, self.spec = consistency, consistency.spec
@@ -200,7 +197,7 @@ class _CellCheck:
         return CellReport(names, status, words)
 
     def _named(self, rule: int, cell: Sequence[int]) -> str:
-        """Return the name of a rule; if an `or` gave it several regions, with the conditions of those that are on."""
+        """Return the name of a rule; if an `or` gave it several regions, add the conditions of the active ones."""
         name, regions = self.spec.rules[rule].name, self.spec.rules[rule].regions
         if len(regions) == 1:
             return name
@@ -216,7 +213,7 @@ class _CellCheck:
         return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
 
     def _clashes(self, cell: tuple[int, ...]) -> bool:
-        """Whether rules contradict each other in a cell; a conflict is noted."""
+        """Return whether rules contradict each other in a cell, and note the conflict."""
         for regions in (cell, *((*cell, r) for r in self.ungated)):
             active = frozenset(self._rules(regions))
             if any(known <= active for known in self.clashing):
@@ -273,7 +270,7 @@ class _CellCheck:
 
 
 def _redundant(consistency: Consistency, meeting: Meeting, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
-    """Find rules that the others imply; a rule found redundant no longer counts as a reason for another."""
+    """Find rules that the others imply. A rule found redundant is not used to explain another."""
     spec = consistency.spec
     others = [r for r, rule in enumerate(spec.rules) if rule.name not in skip]
     findings = []
@@ -303,7 +300,7 @@ def _redundant(consistency: Consistency, meeting: Meeting, *, skip: set[str]) ->
 
 
 def _data_findings(spec: Specification, data: DataCheck) -> list[Finding]:
-    """Say what training would refuse, and what looks like another unit than that of the rules."""
+    """Describe what training would refuse, and targets that seem to be in other units."""
     ranges = {
         name: f"[{spec.value_text(i, spec.lower[i])}, {spec.value_text(i, spec.upper[i])}]"
         for i, name in enumerate(spec.columns)

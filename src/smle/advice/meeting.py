@@ -1,7 +1,7 @@
-"""Which rules may speak of each other: on together, as far as single inputs tell, and about outputs that are tied.
+"""Which rules may affect each other: they may apply together, and their outputs are tied.
 
-For large rule sets: rules that never meet say nothing about each other. Exact, and only a first look: rules that these
-do not tell apart may still never meet.
+Used for large rule sets, since rules that never meet do not affect each other. The test is exact but partial: rules
+that it does not separate may still never meet.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["Meeting"]
 
 
 class _Box(NamedTuple):
-    """What comparisons of a region leave: ends of inputs, each with whether it is left out; members by their group."""
+    """What the comparisons of a region allow: (low, open, high, open) by column, members by group."""
 
     ends: dict[int, tuple[Fraction, bool, Fraction, bool]]
     members: dict[int, frozenset[int]]
-    is_whole: bool  # whether comparisons are all there is, over inputs that are no whole numbers
+    is_whole: bool  # no other conditions, and no inputs that must be whole numbers
 
     @property
     def is_empty(self) -> bool:
@@ -32,7 +32,7 @@ class _Box(NamedTuple):
 
 
 class Meeting:
-    """Boxes of all regions, and the rules by the outputs that they tie and by the members that they ask for."""
+    """Boxes of all regions, and the rules by the outputs they tie and by the category members they require."""
 
     def __init__(self, spec: Specification) -> None:
         self._spec = spec
@@ -53,12 +53,12 @@ class Meeting:
                 self._anywhere[g] += [] if asked is not None else [r]
 
     def is_open(self, region: Polytope) -> bool:
-        """Whether some input surely lies in a region; False: only a search can tell."""
+        """Return whether a region surely contains an input; if False, only a search can tell."""
         box = self._box(region)
         return box.is_whole and not box.is_empty
 
     def others(self, rule: int, among: Sequence[int]) -> list[int]:
-        """Return the rules that may imply a rule: on together with it, and about outputs that are tied to its own.
+        """Return the rules that may imply a rule: they may apply together with it, and their outputs are tied to its.
 
         Rules about other outputs say nothing about it, unless they contradict each other.
         """
@@ -71,7 +71,7 @@ class Meeting:
         return [r for r in among if r != rule and r in found and r in self._ties[rule] and self._meet(rule, r)]
 
     def _tied_outputs(self) -> list[set[int]]:
-        """Return for every rule those whose outputs are tied to its own, by these or other rules."""
+        """Return, for every rule, the rules whose outputs are tied to its own, directly or through others."""
         needs = [rule.requirement for rule in self._spec.rules]
         outputs = [
             {i for clause in need.clauses for literal in clause.literals for i, _ in literal.outputs} for need in needs
@@ -85,7 +85,7 @@ class Meeting:
         return [rules[g] for g in groups]
 
     def _asked(self, rule: int, g: int) -> frozenset[int] | None:
-        """Return the members of a group that the regions of a rule ask for; None: some region asks for none."""
+        """Return the members of a group that the regions of a rule require, or None if some region requires none."""
         found = [box.members.get(g) for box in self._boxes[rule]]
         named = [members for members in found if members is not None]
         return frozenset().union(*named) if len(named) == len(found) else None
@@ -121,7 +121,7 @@ class Meeting:
 
 
 def _joined(first: _Box, second: _Box) -> bool:
-    """Whether two boxes have an input in common."""
+    """Return whether two boxes overlap."""
     if first.is_empty or second.is_empty:
         return False
     for g, members in first.members.items():

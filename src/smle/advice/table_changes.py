@@ -1,4 +1,4 @@
-"""Numbers of tables that two versions of rules state differently, each by the name of its entry: `cap[art017]`."""
+"""Numbers of tables that differ between two versions of rules, by the name of the entry: `cap[art017]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from smle.rules import Categorical, Specification
 from smle.rules.lookups import entry_text
-from smle.rules.phrases import number_text
+from smle.rules.phrases import short_number
 
 __all__ = ["EntryChange", "entries_text", "table_changes"]
 
@@ -17,7 +17,7 @@ _SHOWN = 10  # entries that are named
 
 
 class EntryChange(NamedTuple):
-    """A number of a table: its name, before and now; None: there is none."""
+    """A number of a table, before and now; None if there is none."""
 
     entry: str
     old: Fraction | None
@@ -27,13 +27,13 @@ class EntryChange(NamedTuple):
     def text(self) -> str:
         """The change in words."""
         if self.old is None and self.new is not None:
-            return f"{self.entry}: added, {number_text(self.new)}"
+            return f"{self.entry}: added, {short_number(self.new)}"
         if self.new is None and self.old is not None:
-            return f"{self.entry}: removed, {number_text(self.old)}"
-        return f"{self.entry}: {number_text(self.old or Fraction(0))} -> {number_text(self.new or Fraction(0))}"
+            return f"{self.entry}: removed, {short_number(self.old)}"
+        return f"{self.entry}: {short_number(self.old or Fraction(0))} -> {short_number(self.new or Fraction(0))}"
 
     def to_json(self) -> dict[str, str | None]:
-        """Return plain data; exact numbers are given as text."""
+        """Return plain data, with exact numbers as text."""
         return {"entry": self.entry, "old": _plain(self.old), "new": _plain(self.new)}
 
 
@@ -42,7 +42,7 @@ def _plain(value: Fraction | None) -> str | None:
 
 
 def table_changes(old: Specification, new: Specification) -> tuple[EntryChange, ...]:
-    """Return the numbers of tables that differ, in the order of the old file, those that were added behind them."""
+    """Return the numbers of tables that differ, in the order of the old file, then those added."""
     before, after = dict(_entries(old)), dict(_entries(new))
     names = dict.fromkeys([*before, *after])
     return tuple(EntryChange(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n))
@@ -57,7 +57,7 @@ def _entries(spec: Specification) -> Iterator[tuple[str, Fraction]]:
 
 
 def entries_text(changes: Sequence[EntryChange]) -> list[str]:
-    """Return how many numbers differ and the first of them, a line each."""
+    """Say how many numbers differ, and list the first ones, one per line."""
     if not changes:
         return []
     counts = [

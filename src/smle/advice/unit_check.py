@@ -1,4 +1,4 @@
-"""Targets that look like other units than those of the rules: scaled, in thousands, or one of them absurd."""
+"""Finds targets that seem to be in other units than the rules: scaled, in thousands, or with absurd values."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ __all__ = ["require_units", "target_doubts"]
 
 Array = npt.NDArray[np.float64]
 _ENOUGH = 20  # rows
-_FAR, _ABSURD = 1e3, 1e6  # times the range of nine tenths of the rows
+_FAR, _ABSURD = 1e3, 1e6  # multiples of the range of nine tenths of the rows
 _OTHER = 20.0  # ratio of sizes
 _NARROW = 0.01  # share of what the rules allow
 
 
 def require_units(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> None:
-    """Warn about targets that look like other units. Shapes: X (n, d), Y (n, m).
+    """Warn about targets in other units; raise DataError for outliers that prevent learning.
 
-    Raises:
-        DataError: If a few targets are so far from the others that nothing could be learned beside them.
+    Shapes: X (n, d), Y (n, m).
     """
     rows = np.arange(len(Y))
     for name, column in _number_columns(spec):
         found = _outliers(name, Y[:, column], rows, times=_ABSURD)
         if found:
             raise DataError(found)
-    for text in target_doubts(spec, X, Y, rows=rows, narrow=False):  # wide limits are no fault
+    for text in target_doubts(spec, X, Y, rows=rows, narrow=False):  # wide limits are fine
         warnings.warn(text, AccuracyWarning, stacklevel=4)
 
 
 def target_doubts(
     spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array, *, rows: npt.NDArray[np.intp], narrow: bool = True
 ) -> Iterator[str]:
-    """Yield a sentence for each number whose targets look like other units. Shapes: X (n, d), Y (n, m), rows (n,).
+    """Yield a sentence for each number whose targets seem to be in other units. Shapes: X (n, d), Y (n, m), rows (n,).
 
-    `rows` are the places of the rows in their table, from 0 on. `narrow`: also ask about targets that are tiny beside
-    their limits.
+    `rows` are the positions of the rows in their table, from 0. With `narrow`, also mention targets that are tiny
+    compared to their limits.
     """
     for name, column in _number_columns(spec):
         values = Y[:, column]
@@ -63,7 +62,7 @@ def _number_columns(spec: Specification) -> Iterator[tuple[str, int]]:
 
 
 def _outliers(name: str, values: Array, rows: npt.NDArray[np.intp], *, times: float) -> str:
-    """Return a sentence about at most a hundredth of the targets that are far from all others, or nothing."""
+    """Describe targets far from all others, if they are at most a hundredth; else return ""."""
     if len(values) < _ENOUGH:
         return ""
     low, middle, high = np.quantile(values, (0.05, 0.5, 0.95))
@@ -79,7 +78,7 @@ def _outliers(name: str, values: Array, rows: npt.NDArray[np.intp], *, times: fl
 
 
 def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) -> tuple[Array, Array]:
-    """Return the lowest and highest value that limits on one output alone allow, by row; infinite if there is none."""
+    """Return the lowest and highest value by row that limits on one output alone allow; infinite if there is none."""
     lower, upper = np.full(len(X), -np.inf), np.full(len(X), np.inf)
     for rule in spec.rules:
         single = [c for c in rule.requirement.clauses if len(c.literals) == 1]
@@ -96,7 +95,7 @@ def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) 
 
 
 def _other_units(name: str, values: Array, lower: Array, upper: Array, narrow: bool) -> str:
-    """Return a sentence if targets and limits are of different sizes, or nothing."""
+    """Say so if targets and limits are of different sizes; else return ""."""
     low, high = np.quantile(values, (0.05, 0.95))
     bound = np.isfinite(lower) | np.isfinite(upper)
     if high == low or not bound.any():

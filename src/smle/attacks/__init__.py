@@ -1,4 +1,4 @@
-"""Attacks on any model: real violations, judged exactly; for the box of the paper, its strongest counterexample."""
+"""`smle.attack`: search any model for real violations, judged exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from smle.violations import Broken, excess_of, hunt
 __all__ = ["Attack", "StrongestCounterexample", "Violation", "attack", "counterexample"]
 
 FloatArray = npt.NDArray[np.floating]
-_SHRUNK = 200  # inputs that are tried to be put back to a usual value
+_SHRUNK = 200  # inputs to try setting back to a usual value
 
 
 def attack(
@@ -36,25 +36,25 @@ def attack(
 ) -> Attack:
     """Search for an input at which a model breaks a rule. What it finds is real; finding nothing proves nothing.
 
-    The model is tried at points inside and at the borders of every region, at corners and a few floats around them.
-    Then the points that come nearest to breaking a rule are improved: by gradient for a torch module, and by steps of
-    many kinds. Categories, whole numbers, steps and missing values are tried as they occur in tables. Whether a rule is
-    broken is decided in rational arithmetic, at the floats that were passed and answered; under rules with steps or
-    equalities, at the multiples that they stand for, where all of them do.
+    The model is tried at points inside and at the borders of every region, at corners and a few floats around them. The
+    points nearest to breaking a rule are then improved: by gradient for a torch module, and by steps of many kinds.
+    Categories, whole numbers, steps and missing values are tried as they occur in tables. Whether a rule is broken is
+    decided in rational arithmetic, at the floats that were passed and answered; under rules with steps or equalities,
+    at the multiples they stand for, if all of them do.
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
-            of smle. A function answers a column per output: numbers; logits of labels (on from 0 on) or decisions as
+            of smle. A function returns a column per output: numbers; logits of labels (on from 0 on) or decisions as
             booleans or integers; a score per option or the options by name.
-        specification: The rules; None: those of the model.
-        examples: A table. It says what else the model reads beside the inputs of the rules, and the search starts from
-            its rows. An array: the model is asked with arrays.
-        rules: Names of the rules to attack; None: all.
+        specification: The rules; by default those of the model.
+        examples: A table that shows what else the model reads besides the inputs of the rules; the search starts from
+            its rows. If it is an array, the model is called with arrays.
+        rules: Names of the rules to attack; by default all.
         tries: About how many inputs to try; the search ends earlier if a violation is found.
         seed: Seed of the random numbers.
 
     Raises:
-        RuleError: If there are no rules, or none of such a name.
+        RuleError: If there are no rules, or none of that name.
         DataError: If examples or answers do not fit the rules.
         ModelFormatError: If there is no ONNX file that can be run.
     """
@@ -95,7 +95,7 @@ def _chosen(spec: Specification, names: Sequence[str] | None) -> Specification:
 
 
 def _unproved(model: Any, spec: Specification) -> FloatArray | None:
-    """Return inputs (n, d) at which the proof of a network with the paper's box fails: good points to start from."""
+    """Return inputs (n, d) at which the proof of a learned box fails: good starting points."""
     if not hasattr(model, "frozen_heads"):
         return None
     verdicts = verify_heads(model.frozen_heads(), model.spec, model.cells)
@@ -104,7 +104,6 @@ def _unproved(model: Any, spec: Specification) -> FloatArray | None:
 
 
 def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Put a torch module into eval mode for a while."""
     if not hasattr(model, "modules"):
         return contextlib.nullcontext()
     from smle.networks.predicted import evaluating
@@ -113,7 +112,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
-    """Return a violation in the user's words; inputs that do not halve it when they are usual play no part."""
+    """Return a violation in the user's terms, leaving out inputs that can be set to usual values without halving it."""
     rule = spec.rules[found.rule]
     only, usual = spec.with_rules((rule,)), _usual(spec, examples)
     x, y = found.x, found.y
@@ -146,7 +145,6 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
 
 
 def _read_by(spec: Specification, rule: int) -> set[str]:
-    """Return the names of the inputs that a rule reads."""
     stated = spec.rules[rule]
     rows = [row.coefficients for region in stated.regions for row in region.rows]
     rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]
@@ -157,7 +155,7 @@ def _read_by(spec: Specification, rule: int) -> set[str]:
 
 
 def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
-    """Return an ordinary input (d,): of the examples the median and the most frequent category, else the middle."""
+    """Return a usual input (d,): median and most frequent category of the examples, else the middle of the domain."""
     rows = np.array(spec.ends())
     rows = rows if examples is None or not len(examples) else examples.astype(np.float64)
     usual: list[float] = []
@@ -171,7 +169,7 @@ def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:
 
 
 def _decisions(spec: Specification, y: npt.NDArray[np.float64], used: Sequence[int]) -> dict[str, Any]:
-    """Return the outputs that have one of the columns `used`, as a user reads them."""
+    """Return the outputs that own one of the columns `used`, as a user reads them."""
     result: dict[str, Any] = {}
     for item, place in spec.output_slices:
         values = y[place]

@@ -1,4 +1,4 @@
-"""What an attack returns: a violation in the user's units, or none, which proves nothing."""
+"""The result of an attack: a violation in the user's units, or none, which proves nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Violation:
     * `row`: all inputs, as in a table.
     * `answer`: the outputs that the rule reads: numbers, True or False for labels, options by name.
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
-    * `excess`: by how much the rule is broken, exactly, in the units of the comparison that came nearest to hold, as it
-      is stated. 0: the answer reaches a limit that the rule excludes. None: the answer is not a finite number.
+    * `excess`: by how much the rule is broken, exactly, in the units of the comparison nearest to holding, as stated.
+      0: the answer touches a limit that the rule excludes. None: the answer is not a finite number.
     """
 
     rule: str
@@ -47,11 +47,11 @@ class Violation:
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """The outcome of `smle.attack`. It has no truth value; use `found`.
+    """The result of `smle.attack`. It has no truth value; use `found`.
 
-    * `violation`: the strongest one that was found, or None.
+    * `violation`: the strongest one found, or None.
     * `tried`: how many inputs were tried.
-    * `unreached`: rules that apply at none of them, so the attack says nothing about these.
+    * `unreached`: rules that apply to none of them, so the attack says nothing about these.
     """
 
     violation: Violation | None
@@ -67,7 +67,7 @@ class Attack:
         raise TypeError("An attack has no truth value, because finding nothing proves nothing. Use attack.found.")
 
     def __repr__(self) -> str:
-        """Say what was found, and that nothing found is not a proof."""
+        """Say what was found, and that finding nothing is not a proof."""
         if self.violation is not None:
             return f"{self.violation} ({self.tried:,} inputs tried.)"
         said = f"No violation found at {self.tried:,} inputs. This is not a proof."

@@ -1,4 +1,4 @@
-"""Any model as something that can be asked: a fitted estimator, a function, a torch module, an ONNX file."""
+"""Wraps any model for a search: a fitted estimator, a function, a torch module, an ONNX file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ Doubles = npt.NDArray[np.float64]
 
 
 class AskedTable:
-    """Encoded inputs as the table that a model reads, with what an example table has beside them.
+    """Turns encoded inputs into the table that a model reads, with the further columns of an example table.
 
-    The value that stands in for a missing one is handed over as missing. Tables are pandas tables, or arrays where the
-    examples are one.
+    Stand-in values are passed as missing. Tables are pandas tables, or arrays if the examples are one.
     """
 
     def __init__(self, spec: Specification, examples: Any = None, *, plain: bool = False) -> None:
@@ -42,7 +41,7 @@ class AskedTable:
 
     @property
     def has_examples(self) -> bool:
-        """Whether an example table says what else the model reads."""
+        """Whether an example table shows what else the model reads."""
         return self._examples is not None
 
     def columns(self, X: FloatArray) -> dict[str, npt.NDArray[Any]]:
@@ -51,7 +50,7 @@ class AskedTable:
         for item, place in self.spec.input_slices:
             flag = self.spec.flag_columns.get(item.name)
             gone = np.zeros(len(X), dtype=bool)
-            if flag is not None:  # it says what is missing
+            if flag is not None:  # the flag says what is missing
                 gone = X[:, flag] == 1
             elif item.stand_in:
                 gone = (X[:, place] == np.array(item.stand_in, dtype=np.float64)).all(axis=1)
@@ -85,7 +84,7 @@ class AskedTable:
         return rows
 
     def row(self, x: FloatArray) -> dict[str, Any]:
-        """Return one encoded input (d,) by name; None where the value is missing."""
+        """Return one encoded input (d,) by name, with None where the value is missing."""
         values = {name: column[0] for name, column in self.columns(x[None]).items()}
         return {name: _plain(value) for name, value in values.items()}
 
@@ -104,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Tables:
-    """A model that reads tables, of numbers in a float format."""
+    """A model that reads tables of numbers in a float format."""
 
     def __init__(
         self, table: AskedTable, answer: Callable[[Any, FloatArray], Any], dtype: type[np.floating[Any]] = np.float64
@@ -132,12 +131,7 @@ class _Tables:
 
 
 def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
-    """Return a model as something that can be asked.
-
-    Raises:
-        TypeError: If it is none of the kinds that are known.
-        ModelFormatError: If there is no ONNX file that can be run.
-    """
+    """Wrap a model for a search. Raises TypeError for an unknown kind, ModelFormatError for a bad ONNX file."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from smle.networks.asked import AskedModule
@@ -151,7 +145,7 @@ def subject_of(model: Any, spec: Specification, examples: Any = None) -> Any:
             "Expected a fitted model with a method `predict`, a function of a table, a torch module, or the path of an "
             f"ONNX file. Got {f'the class {model.__name__}' if isinstance(model, type) else type(model).__name__}."
         )
-    if hasattr(model, "raw_outputs"):  # a model of smle's own: what it serves
+    if hasattr(model, "raw_outputs"):  # a model of smle: attack what it serves
         return _Tables(table, lambda rows, _: model.raw_outputs(rows))
     if not hasattr(model, "predict"):
         return _Tables(table, lambda rows, _: model(rows))

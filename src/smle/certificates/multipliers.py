@@ -49,7 +49,7 @@ def best_multipliers(
 
 
 def has_rows(facts: Facts, stated: int | None, seen: int | None) -> bool:
-    """Whether there are rows over several inputs: others are part of what is known, and need no multipliers."""
+    """Return whether there are rows over several inputs: others are part of what is known, and need no multipliers."""
     return any(len(facts.row(r, True, FORMATS[0])[0]) > 1 for r in facts.rows(stated, seen))
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: the app, consoles, errors as one line and an exit code, JSON and tables."""
+"""Shared by all commands: the app, consoles, errors as one line and an exit code, JSON and tables."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ app = typer.Typer(
     name="smle",
     help="Models that provably obey rules: fit or train them, and check the proofs.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to `reported`; rich would end with exit code 1."""
+    """A console that leaves a closed pipe to `reported`; rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:
             raise BrokenPipeError
-        _discard(sys.stderr)  # an unread message does not change the exit code
+        _discard(sys.stderr)  # an unread message must not change the exit code
 
 
 out, err = _Console(highlight=False), _Console(stderr=True, highlight=False)
@@ -80,7 +81,7 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of every command, of `python -m studies` too."""
+    """Options of every command, including `python -m studies`."""
     _settings["debug"] = debug
 
 
@@ -90,7 +91,7 @@ def reported(
 ) -> Iterator[None]:
     """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong, 3 undecided.
 
-    `as_json`: the line is a JSON object on standard output.
+    With `as_json`, the line is a JSON object on standard output.
     """
     try:
         with _flushed():
@@ -113,7 +114,7 @@ def reported(
 
 @contextmanager
 def _flushed() -> Iterator[None]:
-    """Flush standard output before the process ends: later it is too late to choose the exit code."""
+    """Flush standard output while the exit code can still be chosen."""
     try:
         yield
     except typer.Exit:
@@ -123,7 +124,6 @@ def _flushed() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream to os.devnull."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -140,7 +140,7 @@ def _fail(kind: str, error: Exception, code: int, as_json: bool) -> NoReturn:
 
 
 def _end(kind: str, message: str, code: int, as_json: bool) -> NoReturn:
-    """Say why, as a line or as JSON, and end."""
+    """Print the reason, as a line or as JSON, and exit."""
     if as_json:
         print_json({"verdict": _VERDICTS[code], "reason": message, "error": kind, "exit_code": code})
     else:
@@ -158,7 +158,7 @@ def _words(error: Exception) -> str:
 
 @contextmanager
 def data_named(place: str | Path) -> Iterator[None]:
-    """Name the file in errors about its table."""
+    """Prefix errors about a table with its file."""
     try:
         yield
     except DataError as error:
@@ -166,13 +166,13 @@ def data_named(place: str | Path) -> Iterator[None]:
 
 
 def quoted(place: str | Path) -> str:
-    """Return a path as a shell takes it, for commands to copy."""
+    """Quote a path for the shell, in commands to copy."""
     return shlex.quote(str(place))
 
 
 @contextmanager
 def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show a title and a running count on a terminal; yields the function to call with the count."""
+    """Show a title and a running count on a terminal; yields a function to call with the count."""
     if not err.is_terminal:
         yield lambda count: None
         return
@@ -181,7 +181,7 @@ def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """Print a line as it is: nothing in it is read as markup, and it is not wrapped."""
+    """Print a line without markup or wrapping."""
     out.print(text, style=style, markup=False, soft_wrap=True)
 
 
@@ -201,17 +201,18 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of text; nothing in it is read as markup."""
+    """Print a table of text, without markup. Leave out columns that are empty, heading included."""
+    kept = [k for k, column in enumerate(columns) if column or any(row[k] for row in rows)]
     table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
+    for k in kept:
+        table.add_column(escape(columns[k]), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(row[k]) for k in kept))
     out.print(table)
 
 
 def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
-    """Print one line per rule with its smallest margin, or with what enforces it."""
+    """Print one line per rule, with its smallest margin or what enforces it."""
     from smle.certificates.document import how_proved
 
     rows = []
@@ -237,7 +238,7 @@ def _column(proved: Sequence[Proved]) -> str:
 
 
 def print_scores(scores: Scores) -> None:
-    """Print what was measured, method by method, and output by output where there are several."""
+    """Print scores by method, and by output if there are several."""
     table = [(line.title, line.score, line.broken, line.seconds) for line in scores.table()]
     titles = ("", scores.metric, "rows that break a rule", "seconds")
     known = [i for i in range(len(titles)) if any(row[i] for row in table)]
@@ -258,5 +259,5 @@ def proved_json(proved: Sequence[Proved]) -> list[dict[str, Any]]:
 
 
 def float_below(margin: Fraction) -> float:
-    """Return a margin as a float for machines, rounded down: never more than was proved."""
+    """Return a margin as a float rounded down, so never more than was proved."""
     return float(round_down(margin, BINARY64))

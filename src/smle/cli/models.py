@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "verify"]
 
+_NAMED = 24  # parts of a line of the domain
 _HOLDS = "Holds: every rule is proved in exact arithmetic, for every input in the domain."
 
 
@@ -109,12 +110,23 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
 
 
 def _show_statement(statement: dict[str, Any]) -> None:
-    """Print domain, claim, assumptions and what is not guaranteed; the first and third as the checkers print them."""
-    lines = [*statement["domain"], *statement.get("head", []), f"Proved: {statement['claim']}"]
+    """Print domain, claim, assumptions and limits; domain and assumptions are worded as the checkers print them.
+
+    Name only the first of many categories; `--json` and `smle-check` name all.
+    """
+    lines = [*map(_shortened, statement["domain"]), *statement.get("head", []), f"Proved: {statement['claim']}"]
     lines += [f"assumed: {line}" for line in statement["assumptions"]]
     lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
     for line in lines:
         say(line)
+
+
+def _shortened(line: str) -> str:
+    """Cut a long list of names."""
+    names = line.split(", ")
+    if len(names) <= _NAMED:
+        return line
+    return ", ".join([*names[:10], f"... ({len(names) - 12:,} more; --json names all)", *names[-2:]])
 
 
 def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
@@ -142,7 +154,7 @@ def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str
 
 
 def _dated(spec: Specification, lines: Sequence[str]) -> list[str]:
-    """Return the lines about the domain with dates beside days, which is what certificates know."""
+    """Add dates to the lines about the domain; certificates know days only."""
     from smle.rules import NumericInput, date_text
     from smle_check.names import term
 
@@ -184,7 +196,7 @@ def export(
 
         if output.is_dir():
             raise ModelFormatError(f"Cannot write '{output}': it is a folder. Name a file, such as model.onnx.")
-        if output.suffix != ".onnx":  # `smle verify` goes by the name
+        if output.suffix != ".onnx":  # `smle verify` goes by the suffix
             raise ModelFormatError(
                 f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
             )
@@ -207,7 +219,7 @@ def export(
 
 
 def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
-    """Return how many rows of a table get the same labels from a model and its ONNX file, and how many there are."""
+    """Return how many rows get the same labels from a model and its ONNX file, and how many rows there are."""
     require_table(data)
     from smle.export import load_onnx
     from smle.rules import label_columns

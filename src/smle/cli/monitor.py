@@ -1,4 +1,4 @@
-"""`smle monitor`: what a model sees now against what it was trained on."""
+"""`smle monitor`: compare what a model sees now with its training data."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def monitor(
     require_certificate: RequireCertificate = False,
     as_json: Json = False,
 ) -> None:
-    """Say what changed since training: inputs, rules that are on, missing values, rows outside the domain.
+    """Say what changed since training: inputs, rules that apply, missing values, rows outside the domain.
 
-    What moved comes first; below it, how often rules bind: where each is on, and where the model alone breaks it.
+    What changed comes first; below it, how often rules bind: where each applies, and where the model alone breaks it.
 
-    Tests of SciPy (Fisher, Kolmogorov and Smirnov, chi-squared) are joined by Holm's procedure: if nothing changed and
-    rows are independent, anything is called changed in 1 of 100 pages at most. The exit code is 0 in any case.
+    SciPy's tests (Fisher, Kolmogorov-Smirnov, chi-squared) are combined by Holm's procedure: if nothing changed and
+    rows are independent, at most 1 of 100 pages reports a change. The exit code is always 0.
 
     Example: smle monitor model/ last-week.csv
 
@@ -114,7 +114,7 @@ def _as_json(training: Usage | None, now: Usage, found: Comparison | None) -> di
 
 
 def _finite(value: Any) -> Any:
-    """Return plain data, with None for infinities and NaN, which JSON does not have."""
+    """Replace infinities and NaN by None, since JSON has neither."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -157,7 +157,7 @@ def _show(training: Usage, now: Usage, found: Comparison, spec: Specification) -
 
 
 def _line(change: Change, spec: Specification) -> tuple[str, ...]:
-    """Return a line of what moved: shares, medians of a number, or the category that moved most."""
+    """Format a change: shares, medians of a number, or the category that moved most."""
     from smle.rules import NumericInput
 
     title = _title(change.kind, change.name)
@@ -172,7 +172,7 @@ def _line(change: Change, spec: Specification) -> tuple[str, ...]:
 
 
 def _show_binding(found: Comparison, spec: Specification) -> None:
-    """Print how often each rule is on and binds, and how answers were served, in training and now."""
+    """Print how often each rule applies and binds, and how answers were served, in training and now."""
     known = {(change.kind, change.name): change for change in found.changes}
     rows = []
     for rule in spec.rules:
@@ -208,7 +208,6 @@ def _title(kind: str, name: str) -> str:
 
 
 def _shares(now: Usage) -> list[tuple[str, float]]:
-    """Return all shares of one table."""
     counts: list[tuple[str, Mapping[str, int]]] = [("missing", now.missing), ("rule", now.rules)]
     if now.head is not None:
         counts = [("served", now.head.ways), ("broken", now.head.broken), *counts]

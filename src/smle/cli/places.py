@@ -1,4 +1,4 @@
-"""Check that model and table exist before loading libraries that take seconds."""
+"""Checks that model and table exist, before loading libraries that take seconds."""
 
 from __future__ import annotations
 
@@ -27,16 +27,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a certifie
 
 
 def is_onnx(model: Path) -> bool:
-    """Whether this is an exported ONNX file rather than a model folder."""
+    """Return whether this is an exported ONNX file rather than a model folder."""
     return model.suffix.lower() == ".onnx" and not model.is_dir()
 
 
 def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
-    """Load a model folder. If there are no rules, refuse it, or say that nothing is proved.
-
-    Raises:
-        NotCertifiedError: If a certificate is required, and there is none.
-    """
+    """Load a model folder. If it has no rules, warn that nothing is proved, or raise NotCertifiedError."""
     from smle.doors.load import nothing_proved, read_model  # takes seconds
     from smle.errors import NotCertifiedError
 
@@ -49,7 +45,7 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
 
 
 def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
-    """Return the columns that a model reads as text, in the rules or beside them, with names that are not missing."""
+    """Return the columns that a model reads as text, each with names that do not mean missing."""
     from smle.tables.table_files import text_columns
 
     known = text_columns(model.specification_)
@@ -57,25 +53,22 @@ def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
 
 
 def not_read(model: SafeEstimator | OnnxModel, columns: Iterable[object]) -> list[str]:
-    """Return the columns of a table that a model leaves aside; outputs of the rules are none of them."""
+    """Return the columns of a table that a model ignores, apart from outputs of the rules."""
     known = model.columns_read | {item.name for item in model.specification_.outputs}
     return [str(name) for name in columns if str(name) not in known]
 
 
 def not_read_text(names: list[str]) -> str:
-    """Return "Columns that the model does not read: 'id', 'date'."."""
+    """Say which columns the model does not read, naming up to eight."""
     listed = ", ".join(f"'{name}'" for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     return f"Columns that the model does not read: {listed}."
 
 
 def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:
-    """Raise ModelFormatError unless there is a model folder, or what is left of a certified one.
+    """Raise ModelFormatError unless there is a model folder, or the remains of a certified one.
 
-    Args:
-        model: Where the folder is expected.
-        onnx: Whether an exported file will do as well.
-        table: The table that was given with it, to tell when the two were swapped.
-        usage: The command with {model} and {table}, in the right order.
+    With `onnx`, an exported file will do. `table` was given with the model, and `usage` is the command with {model} and
+    {table}, to notice if the two were swapped.
     """
     from smle.errors import ModelFormatError
     from smle.storage import model_files, read_record
@@ -98,7 +91,7 @@ def require_model(model: Path, *, table: Path | None = None, usage: str = "", on
         )
     found = {file.name for file in model_files(model)}
     if not ({"model.safetensors", "model.json"} <= found or "certificate.json" in found):
-        read_record(model)  # says what is wrong, unless a writer is just replacing the folder
+        read_record(model)  # raises with the reason, unless a writer is just replacing the folder
 
 
 def require_table(table: Path) -> None:
@@ -106,4 +99,4 @@ def require_table(table: Path) -> None:
     from smle.tables.table_files import read_chunks
 
     if not table.is_file():
-        next(read_chunks(table))  # says what is wrong
+        next(read_chunks(table))  # raises with the reason

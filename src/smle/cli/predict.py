@@ -1,4 +1,4 @@
-"""`smle predict`: in chunks, so that memory does not grow with the table."""
+"""`smle predict`: works in chunks, so that memory does not grow with the table."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def predict(
                 if aside is not None:
                     answers = _beside(_numbers(good), answers)
                 rows, written = rows + len(chunk), written + len(answers)
-                if len(answers):  # what has no rows has no types, either
+                if len(answers):  # a chunk without rows has no types
                     writer.write(answers)
                 progress(rows)
             if not written:
@@ -169,7 +169,6 @@ def _load(model: Path, require_certificate: bool) -> SafeEstimator | OnnxModel:
 
 
 def _files(model: Path) -> list[Path]:
-    """Return the files of a model that exist."""
     from smle.graphs.certified_files import companion
     from smle.storage import model_files
 
@@ -177,7 +176,7 @@ def _files(model: Path) -> list[Path]:
 
 
 def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFrame]:
-    """Yield the columns to keep, chunk by chunk. They are read once more, so that `007` stays `007`."""
+    """Yield the columns to keep, chunk by chunk. They are read again as text, so that `007` stays `007`."""
     from smle.tables.table_files import read_chunks
 
     for chunk in read_chunks(data, verbatim=True, empty=True):
@@ -192,7 +191,7 @@ def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFram
 
 
 def _beside(kept: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the kept columns first."""
+    """Put the kept columns in front of the answers."""
     import pandas as pd
 
     both = [str(name) for name in kept.columns if name in answers.columns]
@@ -206,7 +205,7 @@ def _beside(kept: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Outside:
-    """Counts rows outside the domain and remembers the first of them."""
+    """Counts rows outside the domain and remembers the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -225,7 +224,7 @@ class _Outside:
 
 
 class _Aside:
-    """Counts rows that were set aside, and says why."""
+    """Counts rows that were set aside, and their reasons."""
 
     def __init__(self, output: Path) -> None:
         self.place = output.with_name(f"{output.name}.bad.csv")
@@ -247,14 +246,13 @@ class _Aside:
 
 
 def _numbers(chunk: pd.DataFrame) -> pd.DataFrame:
-    """Return a column with the numbers of rows in their file, from 1 on: some are left out."""
+    """Return a column with the row numbers in the file, from 1 on, since some rows are left out."""
     import pandas as pd
 
     return pd.DataFrame({"row": chunk.index + 1})
 
 
 def _named(data: Path, chunk: pd.DataFrame) -> str:
-    """Return what a chunk is called in messages."""
     first = int(chunk.index[0]) + 1 if len(chunk) else 1
     return f"{data}, rows {first} to {first + len(chunk) - 1}"
 
@@ -262,7 +260,7 @@ def _named(data: Path, chunk: pd.DataFrame) -> str:
 def _answers(
     model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, name: str, policy: str, info: bool, outside: _Outside
 ) -> pd.DataFrame:
-    """Return the predictions of a chunk as a table. The chunk's index has the numbers of its rows in the file."""
+    """Return the predictions of a chunk as a table. The index of the chunk has the row numbers in the file."""
     import numpy as np
     import pandas as pd
 
@@ -289,7 +287,7 @@ def _answers(
         table = pd.DataFrame(dict(zip(names, columns, strict=True)))
     if info:
         table["active_rules"] = ["; ".join(active) for active in facts["active_rules"]]
-        for fact in _INFO[1:]:  # boxes tell what was clipped, heads of rules how a row was served, ONNX files neither
+        for fact in _INFO[1:]:  # boxes say what was clipped, heads of rules how a row was served, ONNX files neither
             if fact in facts:
                 table[fact] = facts[fact]
     return table

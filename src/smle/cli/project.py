@@ -1,4 +1,4 @@
-"""`smle project`: other rules for a trained model, without training."""
+"""`smle project`: new rules for a trained model, without training."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def project(
 
         spec = Specification.from_file(rules)
         require_replaceable(output, overwrite=overwrite)
-        old = read_model(model)  # with rules or without: what is proved is the new model
+        old = read_model(model)  # with rules or without: only the new model is proved
         X = y = None
         scores: dict[str, Any] = {}
         if data is not None:
@@ -99,7 +99,7 @@ def project(
 
 
 def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
-    """Return R2 or accuracy; None where rows lie outside the domain of the model's rules."""
+    """Return R2 or accuracy, or None if rows lie outside the domain of the model's rules."""
     from smle.errors import DataError
 
     try:
@@ -109,7 +109,6 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
 
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
-    """Return what is proved of each rule."""
     found: dict[str, list[Proved]] = {}
     for item in () if model.certificate_ is None else model.certificate_.proved:
         found.setdefault(item.rule, []).append(item)

@@ -79,7 +79,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
 
 def _check_each(paths: list[Path]) -> None:
-    """Print a line for each file; the exit code is the worst of all: wrong, refuted, undecided."""
+    """Print a line for each file; exit with the worst code: wrong, refuted, undecided."""
     from smle.advice.diagnose import diagnose
     from smle.errors import RuleError
     from smle.rules import Specification

@@ -1,4 +1,4 @@
-"""Settings of `smle train`: a YAML file, and options of the command line, which win."""
+"""Settings of `smle train`: a YAML file, overridden by options on the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train from the command line. `parameters`: of the estimator by name, with where each was written."""
+    """How to train from the command line. `parameters` maps names to (value, where it was written)."""
 
     estimator: str = "network"
     seed: int = 0
@@ -32,15 +32,9 @@ class TrainSettings:
 
     @classmethod
     def read(cls, path: Path | None, assigned: Sequence[str], given: Mapping[str, Any]) -> TrainSettings:
-        """Return the defaults, changed by a settings file, changed by what was given (None: not given).
+        """Return the defaults, overridden by a YAML file, then by texts such as `max_epochs=50`, then by options.
 
-        Args:
-            path: A YAML file: `estimator`, `seed`, `test_share`, and parameters of the estimator.
-            assigned: Texts such as `max_epochs=50`.
-            given: Options by name.
-
-        Raises:
-            ValueError: If the file is not readable, or a value does not fit.
+        Options are None if not given. Raises ValueError if the file is not readable, or a value does not fit.
         """
         own: dict[str, Any] = {}
         parameters: dict[str, tuple[Any, str]] = {}
@@ -61,10 +55,9 @@ class TrainSettings:
 
 
 def checked_parameters(parameters: Mapping[str, tuple[Any, str]], *kinds: Any) -> list[dict[str, Any]]:
-    """Return parameters of some classes, for each those that it states.
+    """Split parameters by class: for each class, those it accepts.
 
-    Raises:
-        ValueError: If a name is unknown, is set elsewhere, or cannot have this value.
+    Raises ValueError for unknown names or invalid values.
     """
     from smle.parameters import require_parameters
 
@@ -90,7 +83,7 @@ def checked_parameters(parameters: Mapping[str, tuple[Any, str]], *kinds: Any) -
 
 
 def _checked(name: str, value: Any, shown: str) -> Any:
-    """Return the value of an option; an error names it as it was written."""
+    """Check the value of an option; an error names it as written."""
     allowed, what = _OWN[name]
     value = _value(value)
     if not allowed(value):
@@ -99,7 +92,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
 
 
 def _read(text: str) -> Any:
-    """Return the value of a text as YAML reads it; numbers with commas are several."""
+    """Read text as YAML does; numbers with commas are several."""
     import yaml
 
     try:
@@ -109,7 +102,7 @@ def _read(text: str) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Return a list as a tuple, and text as the number that YAML does not see: 1e-2, or several with commas."""
+    """Turn lists into tuples, and text into numbers that YAML misses: 1e-2, or several with commas."""
     if isinstance(value, list):
         return tuple(map(_value, value))
     if not isinstance(value, str):

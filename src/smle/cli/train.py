@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["require_fitting", "split", "train"]
 
 _RULES = (".yaml", ".yml")
-_NETWORKS = ("network", "smle")  # they show their epochs, and write checkpoints
+_NETWORKS = ("network", "smle")  # show their epochs, and write checkpoints
 
 
 @app.command(rich_help_panel=MODELS)
@@ -124,7 +124,7 @@ def _how_to_continue(checkpoint: Path | None) -> str:
 
 @dataclass
 class _TrainingRun:
-    """One training from the command line, and what it measured."""
+    """One training run, and what it measured."""
 
     settings: TrainSettings
     checkpoint: Path | None
@@ -144,7 +144,7 @@ class _TrainingRun:
         spec = Specification.from_file(rules)
         _require_one_kind(spec, rules)
         require_table(data)
-        require_replaceable(output, overwrite=self.overwrite)  # better now than after an hour
+        require_replaceable(output, overwrite=self.overwrite)  # fail now rather than after an hour
         self.replaced = output.exists()
         self._require_checkpoint(output)
         table = read_table(data, text=text_columns(spec))
@@ -164,7 +164,7 @@ class _TrainingRun:
             self.checkpoint.unlink(missing_ok=True)
 
     def _progress(self) -> AbstractContextManager[object]:
-        """Tell what takes long, on a terminal; networks show their epochs."""
+        """Show what takes long, on a terminal; networks show their epochs."""
         return nullcontext() if self.name in _NETWORKS else counted(f"training {self.name}")
 
     def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
@@ -196,14 +196,13 @@ class _TrainingRun:
         return self._made(spec, rows, name)
 
     def _made(self, spec: Specification, rows: pd.DataFrame, name: str) -> SafeEstimator:
-        """Return an unfitted model with the parameters that were given."""
         import smle
         from smle.estimators.catalog import AUTO, named_estimator, with_parameters
 
         kind = "Regressor" if spec.output_kind == "numbers" else "Classifier"
         safe, given, seed = getattr(smle, f"Safe{kind}"), self.settings.parameters, self.settings.seed
         if name not in _NETWORKS:
-            given = {} if self.settings.estimator == AUTO else given  # they are the network's
+            given = {} if self.settings.estimator == AUTO else given  # the parameters are the network's
             inner = named_estimator(name, spec, rows, seed=seed)
             mine = {key: value for key, value in given.items() if key in safe._get_param_names()}
             others = {key: value for key, (value, _) in given.items() if key not in mine}
@@ -216,20 +215,20 @@ class _TrainingRun:
         return network(spec, **own, checkpoint=self.checkpoint, random_state=seed)  # type: ignore[no-any-return]
 
     def _compare(self, kept: pd.DataFrame) -> None:
-        """Measure on the test rows: beside the model inside, or behind a learned box, beside a quick plain model."""
+        """Measure on the test rows, beside the model inside or, for a learned box, a quick plain model."""
         from smle.estimators import compare_models, quick_baseline
 
         spec, plain = self.model.specification_, None
         if spec.rules and not self.model.has_head_of_rules:
             plain = quick_baseline(spec, kept, kept[self.targets], seed=self.settings.seed)
         scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-        # The network inside may be as bad as the model; the quick plain model of `fit` then tells.
+        # The network inside may be as bad as the model; then the quick plain model of `fit` is the better comparison.
         scores["concern"] = scores["concern"] or self.scores.get("concern", "")
         self.model.set_scores(scores)
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What is recorded in the model."""
+        """The scores recorded in the model."""
         found: dict[str, Any] = self.model.description_["scores"]
         return found
 
@@ -259,7 +258,7 @@ class _TrainingRun:
 
     @property
     def proved(self) -> tuple[Any, ...]:
-        """What is proved; nothing for a file without rules."""
+        """The proved statements; none for a file without rules."""
         return self.model.certificate_.proved if self.model.certificate_ is not None else ()
 
     def to_json(self, output: Path) -> dict[str, object]:
@@ -339,24 +338,20 @@ def _require_one_kind(spec: Specification, rules: Path) -> None:
 
 
 def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> None:
-    """Check the whole table of a file before it is split, so that counts are those of the file.
-
-    Raises:
-        DataError: If columns are missing, or values are missing, unknown or outside the domain.
-    """
+    """Check the whole table before it is split, so that row counts in a DataError are those of the file."""
     from smle.estimators.scores import encode_targets
     from smle.tables import encode_inputs, require_columns, require_in_domain
 
     with data_named(path):
         require_columns(table, [item.name for item in (*spec.inputs, *spec.outputs)])
         encoded = encode_inputs(spec, table)
-        if len({type(item) for item in spec.outputs}) == 1:  # others are refused by the estimators
+        if len({type(item) for item in spec.outputs}) == 1:  # estimators refuse mixed outputs
             encode_targets(spec, table)
         require_in_domain(spec, encoded, "rows")
 
 
 def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return training and test rows; fewer than two test rows are none."""
+    """Split into training and test rows; with fewer than two of either, there are no test rows."""
     import numpy as np
 
     held = round(share * len(table))

@@ -112,6 +112,8 @@ def _file(path: Path) -> bytes:
 
 
 def _require_fitted(model: Any) -> None:
+    if "sklearn.base" not in sys.modules:  # then it is no estimator; to import it takes a second
+        return
     from sklearn.base import BaseEstimator
     from sklearn.utils.validation import check_is_fitted
 

@@ -125,7 +125,7 @@ def _gaps(found: ScoreTable) -> Iterator[_Gap]:
 
 
 def _certain(found: ScoreTable, behind: Array, outputs: int) -> bool:
-    """Whether a mean difference by row is so many standard errors above zero that it is hardly chance."""
+    """Return whether a mean difference by row is so many standard errors above zero that it is hardly chance."""
     weight = np.ones(len(behind)) if found.weight is None else found.weight
     mean = float(np.average(behind, weights=weight))
     error = float(np.sqrt((weight**2) @ (behind - mean) ** 2) / weight.sum())

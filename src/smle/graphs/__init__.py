@@ -1,1 +1,1 @@
-"""ONNX files whose head is the certified program, node by node; only `smle.networks.onnx`, above, needs torch."""
+"""ONNX files whose head is the certified program, node by node, without torch (`smle.networks.onnx` needs it)."""

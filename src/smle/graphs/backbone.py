@@ -1,4 +1,4 @@
-"""Models in front of a head as pieces of an ONNX graph. Nothing of what they compute is part of the proof."""
+"""Models in front of a head as parts of an ONNX graph. The proof does not depend on what they compute."""
 
 from __future__ import annotations
 
@@ -27,13 +27,10 @@ _PREFIX = "backbone/"
 
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
-    """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, its scaling folded into them.
+    """Return the dense layers (weight (out, in), bias (out,)) of an MLP in float64, with its scaling folded in.
 
-    The scaling of the inputs goes into the first layer (unless they come `scaled`), trained constant bounds go into
-    the last.
-
-    Raises:
-        ModelFormatError: If the weights are not those of an MLP.
+    The scaling of the inputs goes into the first layer (unless they come `scaled`), trained constant bounds into the
+    last. Raises ModelFormatError for other weights.
     """
     prefix = "backbone.backbone." if "backbone.rescale.scale" in weights else "backbone."
     own = {k[len(prefix) :]: v.astype(np.float64) for k, v in weights.items() if k.startswith(prefix)}
@@ -56,11 +53,7 @@ def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[
 
 
 def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str = FEATURES) -> Backbone:
-    """Return the MLP of a model file, built by hand: Gemm and Relu. `source`: the value that it reads.
-
-    Raises:
-        ModelFormatError: If the weights are not those of an MLP.
-    """
+    """Build the MLP of a model file from Gemm and Relu nodes; it reads the value `source`."""
     onnx = require("onnx", "ONNX export")
     layers = layers_of(weights, scaled=scaled)
     nodes, initializers = [], []
@@ -82,9 +75,9 @@ def mlp_backbone(weights: dict[str, Array], *, scaled: bool = False, source: str
 def backbone_model(record: ModelRecord) -> Any:
     """Return the backbone of a model alone, as an ONNX model `features` -> `embedding`.
 
-    For tools that change backbones (quantization, pruning): what comes out may be given to `write_onnx(...,
-    backbone=...)`, and the certificate stays, because the head is not touched. The inputs are scaled in a step of its
-    own, so that 8 bits for a layer's inputs serve all of them.
+    For tools that change backbones (quantization, pruning). Pass the result to `write_onnx(..., backbone=...)`: the
+    certificate stays valid, because the head is unchanged. Inputs are scaled in a separate step, so that 8 bits are
+    enough for the inputs of a layer.
     """
     onnx = require("onnx", "ONNX export")
     layers = layers_of(record.weights)
@@ -114,19 +107,19 @@ def backbone_model(record: ModelRecord) -> Any:
 def onnx_backbone(
     model: Any, *, features: str | None = "features", columns: Sequence[Input] = (), source: str = FEATURES
 ) -> Backbone:
-    """Return a model given as ONNX (or its path) that makes the embedding (batch, n), or the answer (batch, m).
+    """Turn an ONNX model (or its path) into a backbone that makes the embedding (batch, n), or the answer (batch, m).
 
     Args:
-        model: Its first output is taken. Functions are written out, operators of other sets converted.
-        features: The input that is fed with the features (batch, d) of the rules; None: there is none.
-        columns: For a model of tables the inputs of the rules. Its inputs of the same names are fed with these, as they
-            are passed; a missing text, which is empty, becomes `MISSING`. Others are columns of its own. A single input
-            that is wide is fed with the features.
-        source: What is fed in the place of the features.
+        model: Its first output is used. Functions are inlined, operators of other sets converted.
+        features: The input that receives the features (batch, d) of the rules, or None.
+        columns: For a model of tables, the inputs of the rules. Its inputs of the same names receive these unchanged; a
+            missing text, which is empty, becomes `MISSING`. Others are further columns. A single wide input receives
+            the features.
+        source: The value passed as the features.
 
     Raises:
-        ModelFormatError: If it has data in other files, operators of other domains, or an input that reads texts where
-            the rules have numbers; or, of a model of tables, an input that is no table of any number of rows.
+        ModelFormatError: If the model has data in other files, operators of other domains, or an input that reads text
+            where the rules have numbers; or if an input of a model of tables is not a table of any number of rows.
     """
     onnx = require("onnx", "ONNX export")
     if isinstance(model, str | PathLike):
@@ -139,7 +132,7 @@ def onnx_backbone(
     inputs = [value for value in graph.input if value.name not in constants]
     if columns:
         require_tables([(value.name, _sizes(value)) for value in inputs])
-        features = next((value.name for value in inputs if len(inputs) == 1 and _is_wide(value)), None)
+        features = next((value.name for value in inputs if len(inputs) == 1 and _sizes(value)[1] != 1), None)
     known = {item.name: item for item in columns if item.name != features}
     copied = _Copy(onnx)
     scope = {value.name: value.name for value in inputs}
@@ -150,7 +143,7 @@ def onnx_backbone(
         elif value.name in known:
             scope[value.name] = copied.column(known[value.name], kind)
     answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
-    if columns:  # the answer of a model, which the head reads as float32
+    if columns:  # a model's answer, which the head reads as float32
         copied.nodes.append(onnx.helper.make_node("Cast", [answer], [EMBEDDING], to=FLOAT))
     elif answer != EMBEDDING:
         copied.nodes.append(onnx.helper.make_node("Identity", [answer], [EMBEDDING]))
@@ -159,29 +152,20 @@ def onnx_backbone(
 
 
 def inlined(onnx: Any, graph: Any, scope: Mapping[str, str]) -> tuple[list[Any], list[Any], str]:
-    """Return copies of the nodes and constants of a graph, whose inputs a scope names, and the name of its answer.
-
-    Raises:
-        ModelFormatError: As `onnx_backbone`.
-    """
+    """Copy the nodes and constants of a graph, its inputs renamed by `scope`; also return the name of its answer."""
     copied = _Copy(onnx)
     answer = copied.graph(graph, scope, _PREFIX)[graph.output[0].name]
     return copied.nodes, copied.initializers, answer
 
 
 def _sizes(value: Any) -> list[int | str | None]:
-    """Return the shape of an input; None: a size that has neither a number nor a name."""
+    """Return the shape of an input, with None for a size that has neither a number nor a name."""
     sizes = value.type.tensor_type.shape.dim
     return [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in sizes]
 
 
-def _is_wide(value: Any) -> bool:
-    """Whether an input has other than one column."""
-    return _sizes(value)[1] != 1
-
-
 def standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
-    """Return a model without functions, of operator sets that the checker reads, and these."""
+    """Inline functions and convert to operator sets that the checker reads; return the model and its sets."""
     if len(model.functions):
         model = require("onnx.inliner", "ONNX export").inline_local_functions(model)
     opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
@@ -205,7 +189,6 @@ def standard(onnx: Any, model: Any) -> tuple[Any, dict[str, int]]:
 
 
 def _graphs(onnx: Any, graph: Any) -> Iterator[Any]:
-    """Yield a graph and all subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -214,7 +197,7 @@ def _graphs(onnx: Any, graph: Any) -> Iterator[Any]:
 
 
 class _Copy:
-    """Copies of nodes and constants under names that no other part of the graph has."""
+    """Copies nodes and constants under names that are unique in the graph."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -223,7 +206,7 @@ class _Copy:
         self.subgraphs = 0
 
     def graph(self, graph: Any, scope: Mapping[str, str], prefix: str) -> dict[str, str]:
-        """Copy the nodes and constants of a graph; return the new names of all that is known in it."""
+        """Copy the nodes and constants of a graph; return the new names of everything known in it."""
         nodes, initializers, names = self._inside(graph, scope, prefix)
         self.nodes += nodes
         self.initializers += initializers
@@ -270,7 +253,7 @@ class _Copy:
         return copy
 
     def column(self, item: Input, kind: int) -> str:
-        """Return an input of the rules as a model reads it, in its element type."""
+        """Return an input of the rules in the element type that a model reads."""
         helper, source = self.onnx.helper, item.name
         if item.categories:
             base = f"{_PREFIX}column/{item.name}/"
@@ -290,7 +273,7 @@ class _Copy:
         return self.cast(source, kind, STRING if item.categories else FLOAT)
 
     def cast(self, source: str, kind: int, known: int) -> str:
-        """Return a value of a known type in the wanted one."""
+        """Cast a value to the wanted type, if it differs."""
         if kind == known:
             return source
         cast = f"{_PREFIX}column/{source}/cast"

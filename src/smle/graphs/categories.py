@@ -1,8 +1,8 @@
 """HistGradientBoosting with categorical features, rewritten as a pipeline that converters understand.
 
-A node that asks whether a category is in a set becomes a node that compares a sum of 0/1 columns with 1/2. Missing and
-unknown categories have zeros everywhere. If they go to the left with the set, the sum is over the other categories,
-which go to the right; else it is over the set, and the children change places.
+A node that tests whether a category is in a set becomes a node that compares a sum of 0/1 columns with 1/2. Missing and
+unknown categories are zero everywhere. If they go left with the set, the sum is over the other categories, which go
+right; else it is over the set, and the children are swapped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Array = npt.NDArray[Any]
 
 
 def has_categories(model: Any) -> bool:
-    """Whether a fitted model is HistGradientBoosting with categorical features."""
+    """Return whether a fitted model is HistGradientBoosting with categorical features."""
     mask = getattr(model, "is_categorical_", None)
     return type(model).__name__.startswith("HistGradientBoosting") and mask is not None and bool(np.any(mask))
 
 
 def with_encoded_categories(model: Any, frame: pd.DataFrame) -> Any:
-    """Return a pipeline that predicts what such a model does, or several of them for several outputs."""
+    """Return a pipeline with the same predictions, for one such model or several (one per output)."""
     from sklearn.compose import ColumnTransformer
     from sklearn.decomposition import TruncatedSVD
     from sklearn.pipeline import Pipeline
@@ -65,7 +65,7 @@ def with_encoded_categories(model: Any, frame: pd.DataFrame) -> Any:
 
 
 def _rows_of_all(frame: pd.DataFrame, categories: list[list[Any]]) -> pd.DataFrame:
-    """Return rows that show every category of every column, to fit an encoder to."""
+    """Return rows that contain every category of every column, to fit an encoder on."""
     import pandas as pd
 
     most = max(map(len, categories))
@@ -76,9 +76,9 @@ def _rows_of_all(frame: pd.DataFrame, categories: list[list[Any]]) -> pd.DataFra
 
 
 def _rewritten(model: Any, starts: Array, rows: list[Array]) -> Any:
-    """Return a model without categorical nodes. `rows` gets the categories (K,) that each of them sums over.
+    """Return a model without categorical nodes. Append the categories (K,) that each of them sums over to `rows`.
 
-    Nodes for numbers still name the columns behind the coded ones.
+    Nodes for numbers still refer to columns behind the encoded ones.
     """
     result = copy.copy(model)
     result.is_categorical_ = result._preprocessor = None
@@ -111,7 +111,7 @@ def _members(bits: Array, count: int) -> Iterator[bool]:
 
 
 def _shift(model: Any, by: int) -> None:
-    """Number the columns of a rewritten model: sums first, then numbers."""
+    """Renumber the columns of a rewritten model: sums first, then numbers."""
     for stage in model._predictors:
         for tree in stage:
             column = tree.nodes["feature_idx"]

@@ -1,4 +1,4 @@
-"""ONNX files with certificates beside them. What is written has been accepted by the ONNX checker."""
+"""ONNX files with certificates beside them. Every file written was accepted by the ONNX checker."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def write_onnx(
 ) -> None:
     """Write a model as ONNX, and `<path>.certificate.json` beside it.
 
-    Inputs and outputs have the names of the rules; what is computed by the head is what is certified. A model
-    without rules is written without a certificate.
+    Inputs and outputs have the names of the rules; the head computes exactly what is certified. A model without rules
+    is written without a certificate.
 
     Args:
         record: The model.
         path: The ONNX file to write.
-        backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input
-            `features` (batch, d), one output (batch, n). For example a quantized copy of `backbone_model(record)`.
-            In place of a stored model another one that reads columns of the same table, with one output (batch, m).
+        backbone: Another backbone to serve with the certified head, as an ONNX model or its path: one input `features`
+            (batch, d), one output (batch, n), such as a quantized copy of `backbone_model(record)`. For a stored model,
+            another one that reads columns of the same table, with one output (batch, m).
         monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
@@ -75,7 +75,6 @@ def write_onnx(
 
 
 def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None:
-    """Raise NotCertifiedError if head or backbone are others than those that were certified."""
     bound = [role for role in ("head", "backbone") if certificate.document["binds"][role] is not None]
     changed = [role for role in record.changed() if role in bound]
     if changed:
@@ -88,7 +87,7 @@ def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None
 def check_onnx(path: FilePath) -> smle_check.OnnxResult:
     """Check an ONNX file with the certificate beside it; return what is proved, matched and only asserted.
 
-    The rules text in the certificate file, if there is one, is compiled again and must state what is proved.
+    If the certificate file has the text of the rules, it is compiled again and must state what is proved.
 
     Raises:
         CertificateError: If the checker rejects it; the message says why.
@@ -97,9 +96,9 @@ def check_onnx(path: FilePath) -> smle_check.OnnxResult:
 
 
 class CheckedFile(NamedTuple):
-    """An ONNX file that was accepted: its bytes, what is proved, and the texts that the certificate binds.
+    """An accepted ONNX file: its bytes, what is proved, and the texts that the certificate binds.
 
-    `spec` is None where the certificate file has no rules text, `model` (model.json) where it has none.
+    `spec` and `model` (model.json) are None if the certificate file does not have their text.
     """
 
     data: bytes
@@ -109,11 +108,7 @@ class CheckedFile(NamedTuple):
 
 
 def read_checked(path: FilePath) -> CheckedFile:
-    """Do what `check_onnx` does; return also the bytes that were checked, and what is bound with them.
-
-    Raises:
-        CertificateError: If the checker rejects it; the message says why.
-    """
+    """Like `check_onnx`, but also return the checked bytes, and the texts bound to them."""
     try:
         data, sealed = smle_check.read_onnx(os.fspath(path))
         result = smle_check.check_onnx(data, sealed)
@@ -140,7 +135,7 @@ def read_checked(path: FilePath) -> CheckedFile:
 
 
 def companion(path: Path) -> Path:
-    """Return the place of the certificate of an ONNX file."""
+    """Return the path of the certificate of an ONNX file."""
     return path.with_name(path.name + ".certificate.json")
 
 
@@ -153,13 +148,7 @@ def write_certified(
     *,
     monitor: bool,
 ) -> None:
-    """Write head and backbone as ONNX, with the certificate beside it if there are rules.
-
-    Raises:
-        ModelFormatError: If the place is model.onnx of a model folder.
-        NotCertifiedError: If there are rules but no certificate.
-        CertificateError: If the certificate is not accepted.
-    """
+    """Write head and backbone as ONNX, with the certificate beside it if there are rules; raises as `write_onnx`."""
     if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
         raise ModelFormatError(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
@@ -197,12 +186,9 @@ def write_certified(
 
 
 def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
-    """Run a file before it is called proved: what no runtime loads is of no use.
+    """Run a file once before it is called proved; raise CertificateError if onnxruntime cannot load or run it.
 
-    A backbone with inputs of its own is loaded only: nothing says what they may be.
-
-    Raises:
-        CertificateError: If onnxruntime does not load it, or does not run it.
+    A backbone with inputs of its own is only loaded, since valid inputs are unknown.
     """
     runtime = require("onnxruntime", "ONNX export")
     options = runtime.SessionOptions()
@@ -215,14 +201,14 @@ def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
                 text = [[item.categories[item.default]]] * 2 if item.categories else None
                 feeds[item.name] = np.zeros((2, 1), np.float32) if text is None else np.array(text, dtype=object)
             session.run(None, feeds)
-    except Exception as error:  # whatever a runtime raises
+    except Exception as error:  # runtimes raise anything
         raise CertificateError(
             f"The exported model does not run in onnxruntime {runtime.__version__}: {error}"
         ) from error
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:
-    """Return the certificate file: digests of the ONNX file and of the model's certificate, and the latter itself."""
+    """Return the certificate file: the model's certificate, with digests of it and of the ONNX file."""
     document = {
         "format": FORMAT,
         "version": smle_check.VERSION,
@@ -248,7 +234,7 @@ def _text(certificate: Certificate, role: str) -> str | None:
 
 
 def _replace(files: dict[Path, bytes]) -> None:
-    """Write files beside their places, then move them there: a file is old or new, never half."""
+    """Write files under temporary names, then move them into place, so that none is ever half written."""
     with replacing(*files) as fresh:
         for path, data in zip(fresh, files.values(), strict=True):
             path.write_bytes(data)

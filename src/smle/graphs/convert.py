@@ -1,7 +1,7 @@
 """Fitted estimators to ONNX: scikit-learn and its pipelines, XGBoost, LightGBM. Nothing is pickled.
 
 The graph has one input (rows, 1) for each column that the estimator reads, text or numbers, and one output (rows, m).
-What the converters of skl2onnx get wrong is mended here; whoever stores a graph compares it with its estimator.
+Errors of skl2onnx's converters are fixed here; callers compare the graph with its estimator before storing it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["ANSWERS", "conversions"]
 
 Undo = Callable[[Any, str], tuple[list[Any], str]]
-"""From the name of a value to nodes, and the name of what they make of it."""
-_ALL = "columns"  # an input for all of them
-_INSIDE = "estimator/"  # of names that are no columns
+"""Maps the name of a value to nodes that transform it, and the name of the result."""
+_ALL = "columns"  # one input for all columns
+_INSIDE = "estimator/"  # prefix of names that are not columns
 ANSWERS = f"{_INSIDE}answers"
 _ML_OPSET = 3
 _REMEDY = (
@@ -41,16 +41,10 @@ _REMEDY = (
 
 
 def conversions(estimator: Any, frame: pd.DataFrame, scores: Scores) -> Iterator[bytes]:
-    """Yield ONNX models of a fitted estimator, those first that read float32 numbers, then one that reads float64.
+    """Yield ONNX models of a fitted estimator: first those that read float32 numbers, then one that reads float64.
 
-    Args:
-        estimator: Anything that skl2onnx or onnxmltools converts.
-        frame: Rows with the columns that it was fitted to, as of `smle.tables.frames.frame_of`.
-        scores: How what it predicts becomes what a head reads.
-
-    Raises:
-        ConversionError: If there is no converter, or it fails.
-        MissingDependencyError: If skl2onnx is not installed.
+    `frame` has rows with the columns it was fitted on; `scores` maps its predictions to what a head reads. Raises
+    ConversionError if there is no converter, or it fails.
     """
     from sklearn.compose import ColumnTransformer
 
@@ -95,7 +89,7 @@ def _converted(model: Any, inputs: list[tuple[str, Any]], double: bool, *, class
 
 
 def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes:
-    """Return a graph with the columns' own names, without unused inputs, and one output."""
+    """Return a graph with the original column names, without unused inputs, and with one output."""
     onnx = require("onnx", "Storing an estimator")
     graph, extra = model.graph, []
     kinds = [value.type.tensor_type.elem_type for value in graph.input]
@@ -131,7 +125,6 @@ def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes
 
 
 def _rename(graph: Any, name: Callable[[str], str]) -> None:
-    """Rename everything in a graph and in the graphs inside its nodes."""
     for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = name(value.name)
     for node in graph.node:
@@ -179,7 +172,7 @@ def _require_scores(estimator: Any, scores: Scores) -> None:
 
 
 def _require_no_categories(estimator: Any) -> None:
-    """Refuse what is converted without an error, and wrongly."""
+    """Refuse estimators that convert without an error, but wrongly."""
     for part in _parts(estimator):
         if has_categories(part):
             raise ConversionError(
@@ -193,7 +186,7 @@ def _require_no_categories(estimator: Any) -> None:
 def _readable(estimator: Any) -> Any:
     """Return an estimator, or a copy, that the converters can read.
 
-    Imputers of text know how missing text is handed to a stored model; boosters of XGBoost number their columns.
+    Text imputers learn how missing text reaches a stored model; XGBoost boosters get numbered columns.
     """
     from sklearn.impute import SimpleImputer
 
@@ -219,7 +212,7 @@ def _readable(estimator: Any) -> Any:
 
 
 def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
-    """Return the estimator inside one that transforms its targets, and how to undo that behind it."""
+    """Return the estimator inside a target transformer, and how to undo the transform after it."""
     from sklearn.compose import TransformedTargetRegressor
 
     if not isinstance(estimator, TransformedTargetRegressor):
@@ -235,7 +228,7 @@ def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
 
 
 def _undone(transformer: Any) -> Undo | None:
-    """Return nodes, in float64, that undo a transform of targets."""
+    """Return float64 nodes that undo a transform of targets, or None if unknown."""
     functions: dict[Any, list[tuple[str, float | None]]] = {
         None: [], np.exp: [("Exp", None)], np.expm1: [("Exp", None), ("Add", -1.0)],
         np.sqrt: [("Sqrt", None)], np.square: [("Pow", 2.0)],

@@ -1,4 +1,4 @@
-"""What the converters of skl2onnx and onnxmltools get wrong, mended: trees, and graphs that compute in float64."""
+"""Fixes for the converters of skl2onnx and onnxmltools: trees, and graphs that compute in float64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ALIKE = {
 
 
 def mended_converters(*, double: bool) -> dict[type, Converter]:
-    """Return converters by class, for graphs of float64 or float32 numbers, as `convert_sklearn` takes them."""
+    """Return converters by class for `convert_sklearn`, for float64 or float32 graphs."""
     import sklearn.ensemble
     import sklearn.tree
     from sklearn.impute import SimpleImputer
@@ -54,7 +54,7 @@ def mended_converters(*, double: bool) -> dict[type, Converter]:
 
 
 def register_boosters(*, double: bool) -> None:
-    """Let skl2onnx know the models of LightGBM and XGBoost, if these are loaded, inside pipelines too."""
+    """Register the models of LightGBM and XGBoost with skl2onnx, if loaded, so that pipelines may contain them."""
     shapes = require("skl2onnx.common.shape_calculator", _WHAT)
     register = require("skl2onnx", _WHAT).update_registered_converter
     options = {
@@ -84,7 +84,7 @@ def _mended(convert: Converter, kind: type[_Container], double: bool) -> Convert
 
 
 class _Container:
-    """What a converter writes its nodes to; those that are wrong are mended on the way."""
+    """Receives the nodes of a converter and fixes those that are wrong."""
 
     def __init__(self, scope: Any, model: Any, container: Any, double: bool) -> None:
         self._scope, self._model, self._container, self._double = scope, model, container, double
@@ -98,10 +98,10 @@ class _Container:
 
 
 class _ImputerContainer(_Container):
-    """In graphs of float64 numbers: the runtime's Imputer knows float32 alone."""
+    """For float64 graphs: the runtime's Imputer only knows float32."""
 
     def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
-        """Pass a node on."""
+        """Add a node, fixed if needed."""
         if kind != "Imputer" or not self._double or not np.isnan(self._model.missing_values):
             return self._container.add_node(kind, inputs, outputs, **attributes)
         missing, values = self._fresh("missing"), self._fresh("imputed")
@@ -114,17 +114,16 @@ class _ImputerContainer(_Container):
 
 
 class _TreeContainer(_Container):
-    """Trees.
+    """Fixes trees.
 
-    The converters forget where scikit-learn's trees send missing values, and write truth values into attributes of
-    whole numbers, which protobuf 7 refuses. They round thresholds to the nearest float32 number, so that rows fall on
-    the other side: `x <= t` means the same for every float32 x if t is rounded down. Trees that compute in float32
-    get float32 numbers, in graphs of float64 too; others keep their float64 thresholds there. XGBoost's trees for
-    several outputs take turns.
+    The converters drop where scikit-learn's trees send missing values, and write booleans into integer attributes,
+    which protobuf 7 refuses. They round thresholds to the nearest float32, so that rows change sides; rounded down, `x
+    <= t` means the same for every float32 x. Trees that compute in float32 get float32 numbers, even in float64 graphs;
+    others keep float64 thresholds there. XGBoost's trees for several outputs take turns.
     """
 
     def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
-        """Pass a node on."""
+        """Add a node, fixed if needed."""
         if not kind.startswith("TreeEnsemble"):
             return self._container.add_node(kind, inputs, outputs, **attributes)
         if self._double:
@@ -168,7 +167,7 @@ class _TreeContainer(_Container):
 
 
 def _trees(model: Any) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-    """Yield, tree by tree, which nodes are leaves, their thresholds, and whether missing values go to the left."""
+    """Yield for each tree: which nodes are leaves, the thresholds, and whether missing values go left."""
     for stage in getattr(model, "_predictors", []):
         for tree in stage:
             yield tuple(tree.nodes[name] for name in ("is_leaf", "num_threshold", "missing_go_to_left"))
@@ -179,20 +178,20 @@ def _trees(model: Any) -> Iterator[tuple[npt.NDArray[Any], ...]]:
 
 
 def _is_logarithm(model: Any) -> bool:
-    """Whether gradient boosting predicts logarithms (Poisson, gamma), which its converter forgets."""
+    """Return whether gradient boosting predicts logarithms (Poisson, gamma), which its converter ignores."""
     link = getattr(getattr(model, "_loss", None), "link", None)
     return type(model).__name__.startswith("HistGradient") and type(link).__name__ == "LogLink"
 
 
 def _below(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Return the largest float32 numbers that are not above."""
+    """Round down to float32."""
     with np.errstate(over="ignore"):
         near = values.astype(np.float32)
     return np.where(near.astype(np.float64) > values, np.nextafter(near, np.float32(-np.inf)), near)
 
 
 def _whole(value: Any) -> Any:
-    """Return lists of whole numbers, or of truth values, as Python integers."""
+    """Convert lists of integers or booleans to Python integers."""
     if isinstance(value, np.bool_ | np.integer):
         return int(value)
     if isinstance(value, list | np.ndarray) and len(value) and isinstance(value[0], bool | np.bool_ | int | np.integer):
@@ -204,10 +203,10 @@ def _whole(value: Any) -> Any:
 
 
 def unified(onnx: Any, nodes: list[Any], inputs: list[Any], constants: Iterable[Any]) -> list[Any]:
-    """Return the nodes of a graph, with casts where one of them meets float32 and float64.
+    """Insert casts into a graph wherever a node would mix float32 and float64.
 
-    Converters forget that some nodes answer in float32 whatever they read, and that others read float32 alone. A
-    graph of float32 numbers stays as it is.
+    Converters ignore that some nodes always answer in float32, and that others only read float32. A float32 graph is
+    unchanged.
     """
     real = onnx.TensorProto
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
@@ -239,7 +238,7 @@ def unified(onnx: Any, nodes: list[Any], inputs: list[Any], constants: Iterable[
 
 
 def _type(onnx: Any, node: Any, output: int, inputs: list[int | None]) -> int | None:
-    """Return the type of what a node answers, as far as it matters here."""
+    """Return the type of a node's output, as far as it matters here."""
     attributes = {item.name: item for item in node.attribute}
     if node.op_type == "Cast":
         return int(attributes["to"].i)

@@ -1,4 +1,4 @@
-"""The ONNX graph: the program that the checker prescribes, around a backbone."""
+"""Builds the ONNX graph: the program that the checker prescribes, around a backbone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IR_VERSION, LATER = 9, 10  # the latter from operator set 21 on
 
 
 def inputs_of(spec: Specification) -> tuple[Input, ...]:
-    """Return the named inputs of a specification, with what stands in for missing values."""
+    """Return the named inputs of a specification, with the stand-ins for missing values."""
     result = []
     for item in spec.inputs:
         flagged = item.name in spec.flag_columns
@@ -54,9 +54,9 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
 
 
 def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
-    """Return names, kinds and stand-ins; `monitor` adds what reports: `in_domain` and others."""
+    """Return names, kinds and stand-ins; `monitor` adds reporting outputs such as `in_domain`."""
     inputs = inputs_of(spec)
-    if not monitor:  # what only `in_domain` looks at
+    if not monitor:  # only `in_domain` needs these
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
     return Interface(inputs, outputs_of(spec), monitor, monitor and head == "grid")
 
@@ -66,8 +66,7 @@ def certified_program(
 ) -> Program:
     """Return the program of a certified head; `proposals` are checked for each row whose answer breaks a rule.
 
-    Raises:
-        ModelFormatError: If the head is of a kind that has no ONNX program.
+    Raises ModelFormatError if this kind of head has no ONNX program.
     """
     document = certificate.document
     stated = smle_check.Specification(document["specification"], certificate.block)
@@ -79,7 +78,7 @@ def certified_program(
 
 
 def plain_program(interface: Interface, tensors: dict[str, smle_check.Tensor]) -> Program:
-    """Return the program of a model without rules: one affine layer behind a backbone, or its own answer."""
+    """Return the program of a model without rules: one affine layer behind a backbone, or the model's own answer."""
     program = Program()
     known = encode(program, interface.inputs)
     if interface.monitored:
@@ -101,10 +100,8 @@ def graph_model(
 ) -> Any:
     """Return the ONNX model: named inputs -> features -> backbone -> head -> named outputs.
 
-    `proposals` make what the branches for rows whose answers break a rule check.
-
-    Raises:
-        RuleError: If names of the rules are needed for something else in the graph.
+    `proposals` compute the candidates that are checked where an answer breaks a rule. Raises RuleError if a name of the
+    rules is already taken in the graph.
     """
     onnx = require("onnx", "ONNX export")
     helper = onnx.helper
@@ -117,7 +114,7 @@ def graph_model(
         for name, (kind, shape) in output_types(interface, len(rules)).items()
     ]
     ours = onnx_nodes(program.nodes, {part.nodes[-1].output[0]: part.nodes for part in proposals})
-    # The backbone comes where its input is made: a graph lists what is needed before what needs it.
+    # A graph must be sorted, so the backbone goes right after its input is computed.
     at = next(i for i, node in enumerate(program.nodes) if FEATURES in node.outputs) + 1
     nodes = [*ours[:at], *backbone.nodes, *ours[at:]]
     constants = [constant_tensor(name, value) for name, value in program.constants.items()]
@@ -134,7 +131,7 @@ def graph_model(
 
 
 def onnx_nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> list[Any]:
-    """Return nodes of ONNX; proposals come in front of the node that reads them."""
+    """Convert to ONNX nodes, with each proposal in front of the node that reads it."""
     helper = require("onnx", "ONNX export").helper
     result: list[Any] = []
     for node in nodes:
@@ -154,7 +151,7 @@ def onnx_nodes(nodes: Sequence[Node], proposals: Mapping[str, list[Any]]) -> lis
 
 
 def constant_tensor(name: str, constant: Constant) -> Any:
-    """Return a tensor of ONNX."""
+    """Convert a constant to an ONNX tensor."""
     onnx = require("onnx", "ONNX export")
     if constant.dtype == "STRING":
         return onnx.helper.make_tensor(name, STRING, constant.shape, list(constant.data))

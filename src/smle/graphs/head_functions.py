@@ -1,4 +1,4 @@
-"""A certified head as a function of an ONNX file: (features, answers) -> what is served, in any leading dimensions."""
+"""A certified head as an ONNX function: (features, answers) -> served answers, with any leading dimensions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["head_function"]
 
 
 def head_function(certificate: Certificate, name: str) -> Any:
-    """Return the function: the nodes of the checker between features and outputs, and around them only what shapes.
+    """Return the function: the checker's nodes between features and outputs, plus reshaping around them.
 
-    Columns of a category are read as the one that is largest: rules look numbers up by one of them.
+    Of the columns of a category, the largest counts as 1, since rules look numbers up by exactly one of them.
     """
     helper = require("onnx", "ONNX export").helper
     stated = certificate.document["specification"]
@@ -49,7 +49,7 @@ def head_function(certificate: Certificate, name: str) -> Any:
 
 
 def _read(helper: Any, groups: list[list[int]], d: int) -> list[Any]:
-    """Return nodes that make columns x0, x1, ... and rows FEATURES of them, with one 1 in each group; and EMBEDDING."""
+    """Return nodes that make the columns x0, x1, ..., FEATURES with one 1 in each group, and EMBEDDING."""
     columns = [f"x{k}" for k in range(d)]
     made = [f"read/{k}" if any(k in group for group in groups) else column for k, column in enumerate(columns)]
     nodes = [

@@ -1,4 +1,4 @@
-"""Networks of smle inside of pipelines and wrappers, for skl2onnx. By themselves they are stored as numbers."""
+"""Converts smle networks inside pipelines and wrappers, for skl2onnx. On their own they are stored as arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHAT = "Storing an estimator"
 
 
 def register_networks() -> None:
-    """Let skl2onnx know `NetworkRegressor` and `NetworkClassifier`, if they are loaded."""
+    """Register `NetworkRegressor` and `NetworkClassifier` with skl2onnx, if loaded."""
     module = sys.modules.get("smle.estimators.networks")
     if module is None:
         return
@@ -57,7 +57,7 @@ def _classifier(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _answers(scope: Any, operator: Any, container: Any) -> str:
-    """Write the layers; return the name of what they answer (N, m)."""
+    """Write the layers; return the name of their answer (N, m)."""
     network = operator.raw_operator.network_
     further = network.further
     if network.inputs or further is None or further.texts or len(operator.inputs) != 1:

@@ -1,4 +1,4 @@
-"""Predicting with an exported ONNX file, by names: no torch, only onnxruntime."""
+"""Predict with an exported ONNX file by column names, with onnxruntime and without torch."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxModel", "load_onnx"]
 
-_CHUNK = 65536  # rows per call of the runtime, so that memory stays flat
+_CHUNK = 65536  # rows per call, so that memory stays flat
 
 
 def load_onnx(path: FilePath) -> OnnxModel:
     """Load an exported ONNX file for tables, after checking the certificate beside it.
 
     Raises:
-        CertificateError: If there is no certificate, the checker rejects it, or it does not have the rules' text.
-        ModelFormatError: If the model inside reads something else than columns, or onnxruntime cannot load the file.
+        CertificateError: If there is no certificate, it is rejected, or it lacks the text of the rules.
+        ModelFormatError: If the model inside reads anything but columns, or onnxruntime cannot load the file.
         MissingDependencyError: If onnxruntime is not installed.
     """
     file = read_checked(path)
@@ -65,10 +65,10 @@ def load_onnx(path: FilePath) -> OnnxModel:
 
 
 class OnnxModel:
-    """An exported model whose certificate was accepted; what runs are the bytes that were checked. See `load_onnx`.
+    """An exported model whose certificate was accepted. It runs the very bytes that were checked. See `load_onnx`.
 
-    The file reads numbers as float32. Fractions are rounded to it, and the rules hold at the rounded numbers; whole
-    numbers that float32 cannot hold are refused. A model inside may read further columns of the table.
+    The file reads numbers as float32. Fractions are rounded, and the rules hold at the rounded numbers; whole numbers
+    that float32 cannot hold are refused. A model inside may read further columns of the table.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OnnxModel:
 
     @property
     def text_inputs(self) -> tuple[str, ...]:
-        """Columns beside the inputs of the rules that the model inside reads as text."""
+        """Columns, other than the inputs of the rules, that the model inside reads as text."""
         return tuple(name for name, kind in self._further.items() if kind == TEXT)
 
     @property
@@ -97,7 +97,7 @@ class OnnxModel:
         return frozenset(item.name for item in self.specification_.inputs) | frozenset(self._further)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
-        """Return the rows of a table that can be read, as a table of its kind, and what is wrong with the others.
+        """Return the readable rows, as a table of the same kind, and what is wrong with the others.
 
         Raises:
             DataError: If columns are missing.
@@ -126,13 +126,12 @@ class OnnxModel:
             X: Table with the rules' input columns, and those that the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row) and `in_domain`.
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
-            bad_rows: `raise`, or `set aside`: rows that cannot be read get NaN or None, and `info["set_aside"]` (or a
-                warning) says why; the others are answered as if they came alone.
+            bad_rows: `raise`, or `set aside`: unreadable rows get NaN or None, and `info["set_aside"]` (or a warning)
+                says why. The other rows are unaffected.
 
         Raises:
             DataError: If the table does not fit the rules, or rows lie outside the domain.
-            ModelFormatError: If `return_info` is asked of a file that was exported with `monitor=False`, or if the
-                backbone fails.
+            ModelFormatError: If `return_info` is set for a file exported with `monitor=False`, or the backbone fails.
         """
         import pandas as pd
 
@@ -186,11 +185,11 @@ class OnnxModel:
         return encoded
 
     def _float32(self, rows: ReadTable) -> tuple[npt.NDArray[np.float32], list[Fault]]:
-        """Return the inputs in float32, and which whole numbers it cannot hold."""
+        """Return the inputs in float32, and the whole numbers it cannot hold."""
         exact = rows.encoded
         with np.errstate(over="ignore"):
             encoded = exact.astype(np.float32)
-        inside = in_domain(self.specification_, encoded)  # numbers outside are clamped, rounded or not
+        inside = in_domain(self.specification_, encoded)  # numbers outside are clamped anyway
         faults = []
         for place, name in enumerate(self.specification_.columns):
             within = inside[:, place]
@@ -199,7 +198,10 @@ class OnnxModel:
         return encoded, faults
 
     def _feed(self, rows: ReadTable, encoded: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns (rows, 1) that the graph reads. Missing values stay missing: a model inside sees them."""
+        """Return the columns (rows, 1) that the graph reads.
+
+        Missing values stay missing, so that a model inside sees them.
+        """
         feed, column = columns_of(rows, self._further), 0
         for item in self.specification_.inputs:
             missing = rows.missing.get(item.name, False)
@@ -221,7 +223,7 @@ class OnnxModel:
             return dict(zip(names, self._session.run(names, feed), strict=True))
 
     def _columns(self, answers: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return outputs (rows,) by name, in the types in which a model folder predicts them."""
+        """Return outputs (rows,) by name, in the types that a model folder predicts."""
         result: dict[str, npt.NDArray[Any]] = {}
         for item in self.specification_.outputs:
             values = answers[item.name][:, 0]
@@ -239,7 +241,7 @@ class OnnxModel:
 
 
 def _classes(model: str | None) -> list[Any] | None:
-    """Return what the options of a choice stand for, from a text of model.json."""
+    """Return the classes behind the options of a choice, from the text of model.json."""
     try:
         classes = json.loads(model or "null")["classes"]
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,7 +1,7 @@
-"""ONNX files of other shapes as models of tables: (rows, columns) -> (rows, answers).
+"""Turns ONNX files of other shapes into models of tables: (rows, columns) -> (rows, answers).
 
-A file with a free first dimension gets a reshape in front of it. One that is made for a single row is run row by row,
-by a loop in the graph (`Loop`): whatever it computes, each row is answered as if it came alone.
+A file with a free first dimension gets a reshape in front. One made for a single row is run row by row by a `Loop` in
+the graph, so that each row is answered as if it came alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from smle_check.onnx.graph import DOUBLE, FLOAT, OPSET
 
 __all__ = ["model_of_rows"]
 
-_SAME = 1e-4  # of the largest answer, between a file and its form for tables
+_SAME = 1e-4  # tolerance between a file and its form for tables, relative to the largest answer
 
 
 class _Part(NamedTuple):
-    """An input: where its numbers begin among the columns, and its shape but for a first dimension that is free."""
+    """An input: the first of its columns, and its shape without a free first dimension."""
 
     name: str
     start: int
@@ -39,21 +39,19 @@ class _Part(NamedTuple):
 
 
 def model_of_rows(data: bytes, columns: Sequence[str]) -> bytes:
-    """Return an ONNX model as one of tables; one that is one already as it is.
+    """Return an ONNX model as a model of tables; one that already is stays unchanged.
 
-    The inputs of any other are fed with the columns, in their order, and read them row by row.
-
-    Raises:
-        ModelFormatError: If it reads another number of columns, or has a free size that is not the number of rows.
+    The inputs of any other model receive the columns in order, row by row. Raises ModelFormatError if it reads another
+    number of columns, or has a free size that is not the number of rows.
     """
     session = session_of(data)
     inputs = session.get_inputs()
     if not inputs or any(item.type not in NUMBERS for item in inputs):
-        return data  # whoever runs it says what is wrong
+        return data  # running it raises with the reason
     if is_table([(item.name, item.shape) for item in inputs]):
         if len(inputs) > 1 or inputs[0].shape[1] == 1 or _takes_two_rows(session, len(columns)):
             return data
-        parts = [_Part(inputs[0].name, 0, (1, len(columns)), False)]  # the file says that it takes more, and does not
+        parts = [_Part(inputs[0].name, 0, (1, len(columns)), False)]  # the file claims to take more rows, but does not
     else:
         parts = _parts(inputs, columns)
     kinds = {NUMBERS[item.type] for item in inputs}
@@ -87,7 +85,7 @@ def _refused(inputs: Sequence[Any], what: str) -> ModelFormatError:
 
 
 def _takes_two_rows(session: Any, width: int) -> bool:
-    """Return whether a model runs on two rows, as it says; one that runs on none is left to who calls it."""
+    """Return whether a model runs on two rows, as it claims. One that runs on no row is left to the caller."""
     item = session.get_inputs()[0]
     if isinstance(item.shape[1], int) and item.shape[1] != width:
         return True
@@ -166,11 +164,11 @@ def _built(data: bytes, parts: list[_Part], kind: int, columns: Sequence[str]) -
 
 
 def _require_same(session: Any, made: bytes, parts: list[_Part], width: int) -> None:
-    """Raise ModelFormatError unless the new form answers two rows as the file answers each of them alone.
+    """Raise ModelFormatError unless the new form answers two rows as the file answers each alone.
 
-    Rows that the file itself does not take tell nothing.
+    Rows that the file itself cannot answer are skipped.
     """
-    rows = np.random.default_rng(0).uniform(size=(2, width))  # whole numbers: 0
+    rows = np.random.default_rng(0).uniform(size=(2, width))  # as integers these are 0
     kinds = {value.name: NUMBERS[value.type] for value in session.get_inputs()}
     try:
         with runtime_errors():
@@ -191,7 +189,7 @@ def _require_same(session: Any, made: bytes, parts: list[_Part], width: int) -> 
 
 
 def _fed(row: npt.NDArray[Any], parts: list[_Part], kinds: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return what a file reads of a single row."""
+    """Return the inputs of the file for a single row."""
     feed = {}
     for part in parts:
         own = row[part.start : part.start + part.width].astype(kinds[part.name])

@@ -1,4 +1,4 @@
-"""Further columns of a table as nodes of a graph, in front of a network that reads them (`smle.tables.further`)."""
+"""Further columns of a table as graph nodes, in front of a network that reads them (`smle.tables.further`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from smle_check.onnx.program import FEATURES
 
 __all__ = ["WIDE", "wide_features"]
 
-WIDE = "backbone/wide"  # (batch, D): the inputs of the rules, and further columns behind them
+WIDE = "backbone/wide"  # (batch, D): the inputs of the rules, then the further columns
 
 
 def wide_features(further: FurtherColumns) -> Backbone:
-    """Return nodes that make all that a network reads, and the columns as inputs (N, 1): numbers or text."""
+    """Return nodes that make everything a network reads, with the columns as inputs (N, 1), numbers or text."""
     helper = require("onnx", "ONNX export").helper
     w, parts = Writer("backbone/columns/"), [FEATURES]
     inputs = [helper.make_tensor_value_info(name, FLOAT, ["N", 1]) for name in further.numbers]

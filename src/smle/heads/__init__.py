@@ -1,1 +1,1 @@
-"""Heads, a folder for each kind: what is stated, proved and run. `table.py` lists them."""
+"""Heads, one folder per kind: what is stated, proved and run. `table.py` lists them."""

@@ -1,4 +1,4 @@
-"""The contract of a head: four members. `table.py` lists the heads that keep it."""
+"""The contract that every head in `table.py` keeps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Ask", "AsksOnce", "HeadKind", "HeadProgram", "Outcome"]
 
 Array = npt.NDArray[Any]
 Ask = Callable[[Array], Array]
-"""From encoded inputs (n, d) of the rows at hand to what the model answers there: (n, width) in float32."""
+"""Maps encoded inputs (n, d) of the current rows to the model's answers there, (n, width) in float32."""
 
 
 class Outcome(NamedTuple):
     """What a head serves to n rows.
 
-    * `given` (n, width): what the model answered at the rows' own inputs, an embedding in front of a box.
+    * `given` (n, width): the model's answers at the rows' own inputs; for a box, its embedding.
     * `outputs` (n, m) in float32: what is served.
-    * `by` (n,): what served a row: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored safe
-      one; 3 an allowed answer of a search that was cut short.
+    * `by` (n,): how a row was served: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored
+      safe one; 3 an allowed answer of a search that was cut short.
     """
 
     given: Array
@@ -38,21 +38,21 @@ class Outcome(NamedTuple):
 
 
 class HeadProgram(Protocol):
-    """What a certified head runs, in NumPy. Nothing is computed behind it."""
+    """The program of a certified head, in NumPy. Nothing is computed behind it."""
 
     @property
     def width(self) -> int:
-        """How many columns it reads of what the model answers."""
+        """How many columns of the model's answers it reads."""
 
     @property
     def reads_answers(self) -> bool:
-        """Whether these are answers in the order of the outputs; False: an embedding."""
+        """Whether these are answers in the order of the outputs, rather than an embedding."""
 
     def serve(self, X: Array, ask: Ask) -> Outcome:
-        """Serve encoded inputs X (n, d), float32 or float64; the model is asked, once or more often."""
+        """Serve encoded inputs X (n, d), float32 or float64, asking the model once or more often."""
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
-        """Return which regions of the gate each row lies in (n, regions)."""
+        """Return a mask of the gate's regions that each row lies in (n, regions)."""
 
 
 class AsksOnce(ABC):
@@ -62,32 +62,32 @@ class AsksOnce(ABC):
 
     @property
     def moves(self) -> bool:
-        """Whether what is served may move with inputs, answers staying as they are."""
+        """Whether served answers may depend on the inputs when the model's answers do not."""
         return False
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many columns it reads of what the model answers."""
+        """How many columns of the model's answers it reads."""
 
     @abstractmethod
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
-        """Return which regions of the gate each row lies in (n, regions)."""
+        """Return a mask of the gate's regions that each row lies in (n, regions)."""
 
     @abstractmethod
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return what is served (n, m) in float32."""
+        """Return the served answers (n, m) in float32."""
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return what is served, and by what (n,): see `Outcome`."""
+        """Return the served answers, and how each row was served (n,): see `Outcome`."""
         return self(X, answers), np.zeros(len(answers), dtype=np.int8)
 
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
-        """Return derivatives of what was served (n, m) to answers (n, width): those that were kept pass them on."""
+        """Return the derivatives of served answers (n, m) by answers (n, width); kept answers pass them on."""
         return Slopes(~changed_bits(answers, served), np.abs(answers) <= float(WIDE), None)
 
     def serve(self, X: Array, ask: Ask) -> Outcome:
-        """Serve encoded inputs: see `Program`."""
+        """Serve encoded inputs: see `HeadProgram`."""
         given = ask(X)
         return Outcome(given, *self.explained(X, given))
 
@@ -99,10 +99,10 @@ class HeadKind:
     Attributes:
         certify: From rules to a certificate: `certify(spec, default=, scale=, files=)`.
         program: From a certificate to what runs.
-        nodes: From a certificate to the pieces of an ONNX graph that propose answers, and how many a row has; the
-            certified nodes themselves are printed by the checker.
-        words: From what a certificate states of its program to one line about the head, for reports.
-        suits: Which rules it is for, behind any model. The last head in the table that suits is chosen.
+        nodes: From a certificate to the parts of an ONNX graph that propose answers, and how many per row; the checker
+            prints the certified nodes.
+        words: From a certificate's statement of its program to one line about the head, for reports.
+        suits: Whether it serves these rules behind any model. The last suitable head in the table is chosen.
     """
 
     certify: Callable[..., Certificate]

@@ -1,6 +1,6 @@
-"""Derivatives of what a head serves. Heads are affine on pieces: each row has one derivative, by answers and by inputs.
+"""Derivatives of what a head serves. Heads are piecewise affine: each row has one derivative, by answers and by inputs.
 
-Nothing here is served, and nothing is proved. At the border of two pieces the derivative is that of one of them.
+They are not part of what is served or proved. At the border of two pieces, the derivative is that of one of them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _NUMBER = 0x7FFFFFFF  # all bits of a float32 but its sign
 
 
 def changed_bits(own: npt.NDArray[Any], final: npt.NDArray[Any]) -> Mask:
-    """Return which float32 numbers were changed, by their bits; the two zeros count as one number.
+    """Return a mask of the float32 numbers that changed, by their bits; the two zeros count as equal.
 
-    Where a processor takes tiny numbers for 0, a comparison of numbers would call them equal.
+    Comparing numbers would not do: a processor that flushes tiny numbers to 0 would call them equal.
     """
     a, b = own.view(np.int32), final.view(np.int32)
     return np.asarray((a != b) & ((a | b) & _NUMBER != 0))
 
 
 class Part(Protocol):
-    """What some rows and outputs add to derivatives."""
+    """The contribution of some rows and outputs to derivatives."""
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add what outputs weighted by v (n, m) pull at inputs (n, d) and at answers (n, width)."""
+        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and answers (n, width)."""
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
-        """Add to outputs (n, m) how they move when inputs and answers do."""
+        """Add to outputs (n, m) how they move with inputs and answers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """Outputs that are functions of the inputs alone: `slopes` (p, d) of outputs (p,) in rows (p,)."""
+    """Outputs that depend on the inputs alone: `slopes` (p, d) of outputs (p,) in rows (p,)."""
 
     rows: Numbers
     outputs: Numbers
@@ -60,10 +60,10 @@ class Limits:
 class Slopes:
     """Derivatives at n rows.
 
-    * `kept` (n, m): outputs that are the model's own answers, or move with them alone, one for one.
-    * `usable` (n, width): answers that are read; a default takes the place of others, such as NaN.
-    * `inside` (n, d): inputs in the domain; others are clamped to it. None: no output moves with inputs.
-    * `parts`: what other outputs add.
+    * `kept` (n, m): outputs that are the model's own answers, or move one to one with them.
+    * `usable` (n, width): answers that are read; others, such as NaN, are replaced by a default.
+    * `inside` (n, d): inputs in the domain; others are clamped. None if no output depends on inputs.
+    * `parts`: contributions of other outputs.
     """
 
     kept: Mask
@@ -72,7 +72,7 @@ class Slopes:
     parts: Sequence[Part] = ()
 
     def pull(self, v: Array, columns: int) -> tuple[Array, Array]:
-        """Return what outputs weighted by v (n, m) pull at inputs (n, columns) and at answers (n, width)."""
+        """Return the gradients of outputs weighted by v (n, m), by inputs (n, columns) and answers (n, width)."""
         by_inputs, by_answers = np.zeros((len(v), columns)), np.zeros(self.usable.shape)
         if self.kept.any():
             np.copyto(by_answers, v, where=self.kept)
@@ -84,7 +84,7 @@ class Slopes:
         return by_inputs, by_answers
 
     def push(self, inputs: Array | None, answers: Array | None) -> Array:
-        """Return how outputs (n, m) move when inputs (n, d) and answers (n, width) do; None: they stay."""
+        """Return how outputs (n, m) move with inputs (n, d) and answers (n, width); None means no movement."""
         dt = np.zeros(self.usable.shape) if answers is None else np.where(self.usable, answers, 0.0)
         if self.inside is None:
             dx = np.zeros((len(dt), 0))

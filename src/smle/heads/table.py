@@ -1,4 +1,4 @@
-"""The table of heads. A new one is a folder here, a file in `smle_check/heads`, and a line in both tables."""
+"""The table of heads. A new head is a folder here, a file in `smle_check/heads`, and a line in both tables."""
 
 from __future__ import annotations
 
@@ -18,23 +18,19 @@ HEADS: dict[str, HeadKind] = {"box": BOX, "rules": RULES, "grid": GRID}
 
 
 def head_for(spec: Specification) -> str:
-    """Return the name of the head that goes behind any model under these rules."""
+    """Return the name of the head to use behind any model under these rules."""
     return [name for name, head in HEADS.items() if head.suits(spec)][-1]
 
 
 def head_of(certificate: Certificate) -> HeadKind:
-    """Return the head that a certificate speaks of.
-
-    Raises:
-        CertificateError: If there is none of that kind.
-    """
+    """Return the head of a certificate. Raises CertificateError if the kind is unknown."""
     if certificate.kind not in HEADS:
         raise CertificateError(f"certificate: unknown kind of head '{certificate.kind[:20]}'.")
     return HEADS[certificate.kind]
 
 
 def program_of(certificate: Certificate) -> HeadProgram:
-    """Return the program that a certificate speaks of."""
+    """Return the program of a certificate."""
     return head_of(certificate).program(certificate)
 
 
@@ -45,7 +41,7 @@ def certify_head(
     scale: npt.ArrayLike | None = None,
     files: dict[str, bytes] | None = None,
 ) -> Certificate:
-    """Return the certified head that goes behind any model: the grid for outputs in steps, else the head of rules.
+    """Certify the head that suits any model: the grid for outputs in steps, else the head of rules.
 
     Arguments and errors are those of `certify_rules`.
     """

@@ -1,4 +1,4 @@
-"""What a head of rules does to a model's answers: which it keeps, moves or replaces, and in which parts they end."""
+"""What a head of rules does to a model's answers: keep, move or replace them, and which alternatives they meet."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ __all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternative
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 WAYS = ("kept", "moved", "near", "replaced", "safe")
-"""How a row is served: by the model's own answer, nothing of which was changed, decisions and scores included; by the
-nearest allowed one; by one near, where the search for the nearest was cut short; with a default in the place of an
-answer that is NaN, infinite or beyond 1e30; by the stored safe answer."""
+"""How a row is served:
+
+* kept: the model's own answer, with scores and logits unchanged;
+* moved: the nearest allowed answer;
+* near: a nearby one, because the search for the nearest was cut short;
+* replaced: a default took the place of an answer that is NaN, infinite or beyond 1e30;
+* safe: the stored safe answer.
+"""
 WIDE = float(sums.WIDE)
-"""Answers beyond are replaced."""
+"""Replace answers beyond this."""
 MUCH = 0.001
-"""The stored safe answer should not serve a larger share of the rows than this."""
-_CLAUSES, _LITERALS = 50, 12  # clauses with alternatives whose parts are counted, and alternatives of each
+"""The share of rows above which serving the stored safe answer is a concern."""
+_CLAUSES, _LITERALS = 50, 12  # clauses with alternatives to count, and alternatives of each
 
 
 class Parts(NamedTuple):
-    """A clause with alternatives: on how many rows its rule is on, and how many lie in each part.
+    """A clause with alternatives: to how many rows its rule applies, and how many meet each alternative.
 
-    A row may lie in several parts where they overlap. `own` is about what the model itself answers; `outside`: in how
-    many rows that lies in none, answers that are replaced left out.
+    A row may meet several alternatives. `own` counts the model's own answers, and `outside` those that meet none,
+    except answers that are replaced.
     """
 
     rule: str
@@ -45,7 +50,7 @@ class Parts(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Rows in which an output changed; sum and largest of the distances, for numbers."""
+    """Rows in which an output changed; for numbers also the sum and the largest of the distances."""
 
     rows: int
     total: float
@@ -54,13 +59,13 @@ class Moves(NamedTuple):
 
 @dataclass(frozen=True)
 class Corrections:
-    """Counts over rows; counts of chunks add up.
+    """Counts over rows; counts of chunks can be added.
 
-    * `ways`: rows by how they were served, each counted once. An answer with several outputs is kept if all are, and
-      labels and choices are if their logits and scores are: where these move, probabilities do.
+    * `ways`: rows by how they were served, each counted once. An answer is kept only if all its outputs are; for labels
+      and choices, the logits and scores, since probabilities follow them.
     * `broken`: rows whose own answer breaks each rule; answers that are replaced are not judged.
     * `moves`: by output; `parts`: of clauses with alternatives.
-    * `entries`: rows whose own answer breaks a rule, by the entry of a table that it breaks, such as `cap[art017]`.
+    * `entries`: rows whose own answer breaks a rule, by the table entry it breaks, such as `cap[art017]`.
     """
 
     rows: int
@@ -80,10 +85,10 @@ class Corrections:
         wrong = broken(spec, X[usable], own).sum(axis=0)
         changed = _changed(spec, answers, served)
         moves = {}
-        for j, (output, columns) in enumerate(_columns(spec)):
+        for j, (output, place) in enumerate(spec.output_slices):
             rows = np.flatnonzero(changed[:, j] & usable)
             numeric = not isinstance(output, Label | Choice)
-            far = np.abs(final[rows, columns[0]] - answers[rows, columns[0]]) if numeric else np.zeros(0)
+            far = np.abs(final[rows, place.start] - answers[rows, place.start]) if numeric else np.zeros(0)
             moves[output.name] = Moves(len(rows), float(far.sum()), float(far.max(initial=0.0)))
         return cls(
             len(X),
@@ -101,7 +106,7 @@ class Corrections:
 
     @property
     def concern(self) -> str:
-        """What to say if the stored safe answer served too often; else nothing."""
+        """A warning if the stored safe answer served too often, else ""."""
         if self.safe_share <= MUCH:
             return ""
         return (
@@ -148,7 +153,7 @@ class Corrections:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Corrections:
-        """Read what `to_json` wrote; a KeyError, TypeError, ValueError or AttributeError if it is something else."""
+        """Read the result of `to_json`; malformed data raise KeyError, TypeError, ValueError or AttributeError."""
         return cls(
             int(data["rows"]),
             {way: int(data["ways"][way]) for way in WAYS},
@@ -173,7 +178,7 @@ class Corrections:
 
 
 def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> npt.NDArray[np.int8]:
-    """Return how each row was served, as places in `WAYS`: (n,)."""
+    """Return how each row was served, as an index into `WAYS`: (n,)."""
     ways = np.zeros(len(answers), dtype=np.int8)
     ways[_changed(spec, answers, served).any(axis=1)] = 1
     ways[by == 3] = 2
@@ -183,9 +188,9 @@ def ways_of(spec: Specification, answers: Array, served: Array, by: Array) -> np
 
 
 def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, ...]]:
-    """Return for every row what its own answer breaks: names of rules, and of entries of tables (`cap[art017]`).
+    """Return the names of rules and table entries (`cap[art017]`) that the model's own answer to each row breaks.
 
-    Answers that are replaced break nothing: they are not judged.
+    Answers that are replaced are not judged, so they break nothing.
     """
     X, usable = _clamped(spec, X), np.flatnonzero(_usable(answers))
     own = answers[usable].astype(np.float64)
@@ -199,7 +204,7 @@ def bound_by(spec: Specification, X: Array, answers: Array) -> list[tuple[str, .
 
 
 def _broken_entries(spec: Specification, X: Array, Y: Array) -> list[list[str]]:
-    """Return for every row the entries of tables whose clauses it breaks."""
+    """Return, for every row, the table entries whose clauses it breaks."""
     found: list[list[str]] = [[] for _ in range(len(X))]
     for rule, looked_up in zip(spec.rules, spec.entries, strict=True):
         for clause, entries in zip(rule.requirement.clauses, looked_up, strict=True):
@@ -215,11 +220,12 @@ def _broken_entries(spec: Specification, X: Array, Y: Array) -> list[list[str]]:
 
 
 def alternatives_of(spec: Specification) -> list[tuple[int, int, Clause]]:
-    """Return the clauses with alternatives whose parts are counted: rule, place in it, clause.
+    """Return the clauses with alternatives to count: (rule, position in it, clause).
 
-    Those over scores of options are left out: their parts are which option beats which.
+    Clauses over scores of options are left out: their alternatives only say which option beats which.
     """
-    scores = {k for output, columns in _columns(spec) if isinstance(output, Choice) for k in columns}
+    choices = [place for output, place in spec.output_slices if isinstance(output, Choice)]
+    scores = {k for place in choices for k in range(place.start, place.stop)}
     found = []
     for r, rule in enumerate(spec.rules):
         for c, clause in enumerate(rule.requirement.clauses):
@@ -244,26 +250,16 @@ def _parts(spec: Specification, X: Array, served: Array, own: Array, usable: Mas
 
 
 def _usable(answers: Array) -> Mask:
-    """Return which rows have no answer that is replaced: (n,)."""
+    """Return a mask of the rows whose answers are not replaced: (n,)."""
     return np.asarray((np.abs(answers) <= WIDE).all(axis=1))
 
 
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
-    """Return which outputs of which rows are served otherwise than the model answered: (n, outputs)."""
+    """Return a mask of the outputs that differ from the model's answer: (n, outputs)."""
     changed: Mask = answers != served
     if len(spec.outputs) == changed.shape[1]:
         return changed
-    return np.asarray(np.logical_or.reduceat(changed, [columns[0] for _, columns in _columns(spec)], axis=1))
-
-
-def _columns(spec: Specification) -> list[tuple[Any, list[int]]]:
-    """Return every output with the places of its columns."""
-    found, start = [], 0
-    for output in spec.outputs:
-        width = len(output.options) if isinstance(output, Choice) else 1
-        found.append((output, list(range(start, start + width))))
-        start += width
-    return found
+    return np.asarray(np.logical_or.reduceat(changed, [place.start for _, place in spec.output_slices], axis=1))
 
 
 def _clamped(spec: Specification, X: Array) -> Array:

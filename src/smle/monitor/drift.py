@@ -1,13 +1,13 @@
-"""What changed since training, by tests of SciPy, with one false-alarm rate for all of them together.
+"""Tests what changed since training, with SciPy, at one false-alarm rate for all tests together.
 
-* Shares of rows (a rule is on, a value is missing, a row is outside): Fisher's exact test.
-* Numeric inputs: Kolmogorov and Smirnov's test of the whole distribution, at the ends of the stored bins.
-* Categories, cells, and numbers with few different values: the chi-squared test of homogeneity.
+* Shares of rows (a rule applies, a value is missing, a row is outside): Fisher's exact test.
+* Numeric inputs: the Kolmogorov-Smirnov test of the whole distribution, at the ends of the stored bins.
+* Categories, cells, and numbers with few distinct values: the chi-squared test of homogeneity.
 * Clipped units of a learned box: Welch's t-test.
 
 Holm's procedure makes the rate hold for all tests together, however they depend on each other; rows must be
-independent. How answers were served follows from the inputs, and the training rows are those that the model has
-learned: these shares are shown, and not tested.
+independent. How answers were served is shown but not tested: it follows from the inputs, and the model has learned the
+training rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from smle.rules import Categorical, Specification
 
 __all__ = ["Change", "Comparison", "compare"]
 
-_FEW = 20  # bins up to which values are compared one by one
-_EXPECTED = 5  # rows that a bin needs for the chi-squared test; rarer ones are joined
+_FEW = 20  # up to this many bins, values are compared one by one
+_EXPECTED = 5  # rows that a bin needs for the chi-squared test; rarer bins are joined
 _POWER = 0.9
-_CAUSES = ("aside", "input", "missing", "domain")  # what the rest follows from
+_CAUSES = ("aside", "input", "missing", "domain")  # the other changes follow from these
 
 
 class Change(NamedTuple):
@@ -37,12 +37,12 @@ class Change(NamedTuple):
 
     * `kind`: `aside` (rows that cannot be read), `domain`, `missing`, `rule`, `input`, `cell`, `clip`, or, without a
       test, `served` and `broken`.
-    * `training`, `now`: shares of rows; for a numeric input its medians; for categories the shares of `part`.
-    * `size`: the difference of shares; for a distribution the largest difference of shares up to a value, or of
-      all categories together.
-    * `p`: how likely chance alone makes such a difference, for all tests together; None: not tested.
-    * `verdict`: `changed`, `small` (more than chance, and within the tolerance), `same` (what chance explains) or
-      `shown` (not tested).
+    * `training`, `now`: shares of rows; medians of a numeric input; for categories, the shares of `part`.
+    * `size`: the difference of shares; for a distribution, the largest difference of shares up to a value, or of all
+      categories together.
+    * `p`: how likely chance alone makes such a difference, for all tests together; None if not tested.
+    * `verdict`: `changed`, `small` (more than chance, but within the tolerance), `same` (chance explains it) or `shown`
+      (not tested).
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """All changes: what moved first, and what follows from it.
+    """All changes: causes first, then what follows from them.
 
     `detectable`: by how much a share of 10 % must move to be found 9 times in 10.
     """
@@ -70,26 +70,22 @@ class Comparison:
 
     @property
     def moved(self) -> tuple[Change, ...]:
-        """What changed: inputs, then what follows, the clearest first."""
+        """What changed: inputs, then what follows from them, clearest first."""
         return tuple(change for change in self.changes if change.verdict == "changed")
 
 
 class _Found(NamedTuple):
     change: Change
-    p: float | None  # of this test alone; None: nothing that could differ
+    p: float | None  # of this test alone; None if nothing could differ
 
 
 def compare(
     training: Usage, now: Usage, spec: Specification, *, tolerance: float = 0.005, false_alarms: float = 0.01
 ) -> Comparison:
-    """Return what changed since training.
+    """Find what changed from the counts in training to those now.
 
-    Args:
-        training: Counts of the training rows.
-        now: Counts of the rows to judge.
-        spec: The rules, which say what columns are.
-        tolerance: Call differences of shares up to this size `small`.
-        false_alarms: How often, without any change, something may be called changed.
+    Differences of shares up to `tolerance` are called `small`. Without any change, something is called changed at most
+    with probability `false_alarms`.
     """
     found = [*_tested(training, now, spec)]
     numbers = [n for n, item in enumerate(found) if item.p is not None]
@@ -121,7 +117,7 @@ def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[_Found
     for item in spec.inputs:
         counts = [[usage.bins.get(column, ()) for column in item.columns] for usage in (training, now)]
         if [len(c) for c in counts[0]] != [len(c) for c in counts[1]] or not counts[0][0]:
-            continue  # a folder that stores no bins, or bins of another table
+            continue  # the folder has no bins, or those of another table
         if isinstance(item, Categorical):
             yes = [np.array([column[-1] for column in columns]) for columns in counts]
             yield _categories("input", item.name, yes[0], yes[1], item.categories)
@@ -135,7 +131,7 @@ def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[_Found
 
 
 def _shown(training: Usage, now: Usage) -> Iterable[Change]:
-    """Return how answers were served and which rules the model alone broke; nothing of it is tested."""
+    """Yield how answers were served and which rules the model alone broke, without tests."""
     before, after = training.head, now.head
     if before is None or after is None:
         return
@@ -147,7 +143,7 @@ def _shown(training: Usage, now: Usage) -> Iterable[Change]:
 
 
 def _share(kind: str, name: str, before: int, rows: int, after: int, later: int) -> _Found:
-    from scipy.stats import fisher_exact  # half a second, which other users of this room need not wait
+    from scipy.stats import fisher_exact  # takes half a second to import
 
     change = Change(kind, name, before / rows, after / later, after / later - before / rows, None, "")
     if before + after in (0, rows + later):
@@ -186,7 +182,7 @@ def _categories(kind: str, name: str, before: np.ndarray, after: np.ndarray, nam
 
 
 def _joined(table: np.ndarray) -> np.ndarray:
-    """Return a table (2, categories) with rare categories joined, so that every count is expected often enough."""
+    """Join rare categories of a table (2, categories), so that every count is expected often enough."""
     totals = table.sum(axis=0)
     table, totals = table[:, totals > 0], totals[totals > 0]
     least = table.sum(axis=1).min() / max(table.sum(), 1)
@@ -217,7 +213,7 @@ def _clipped(training: Usage, now: Usage) -> _Found:
 
 
 def _median(counts: np.ndarray, edges: Sequence[float]) -> float:
-    """Return the value below which half of the rows lie, between the ends of its bin."""
+    """Estimate the median, interpolating within its bin."""
     total = np.cumsum(counts) / counts.sum()
     place = int(np.searchsorted(total, 0.5))
     if place in (0, len(edges)):
@@ -228,7 +224,7 @@ def _median(counts: np.ndarray, edges: Sequence[float]) -> float:
 
 
 def _holm(values: Sequence[float]) -> list[float]:
-    """Return each p-value for all tests together: Holm's, which holds whatever the dependence."""
+    """Adjust p-values for all tests together by Holm's procedure, valid under any dependence."""
     joint, largest = [1.0] * len(values), 0.0
     for rank, place in enumerate(np.argsort(values, kind="stable")):
         largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
@@ -237,7 +233,7 @@ def _holm(values: Sequence[float]) -> list[float]:
 
 
 def _detectable(rows: int, later: int, level: float) -> float:
-    """Return by how many points a share of 10 % must move to be found with a chance of 9 in 10."""
+    """Return by how much a share of 10 % must move to be found 9 times in 10."""
     normal = NormalDist()
     sizes = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(_POWER)
     return sizes * math.sqrt(0.1 * 0.9 * (1 / rows + 1 / later))

@@ -1,7 +1,4 @@
-"""What rows a model sees: which rules are on, which cells serve, what is outside the domain, what its head does.
-
-`Usage` counts over any number of chunks.
-"""
+"""Counts the rows a model sees, over any number of chunks: which rules apply, which cells serve, what is outside."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from smle.rules import Specification
 __all__ = ["Edges", "Observation", "Usage", "column_edges"]
 
 Edges = dict[str, tuple[float, ...]]
-"""For each input column the ascending ends of its bins: bin i holds edges[i-1] < x <= edges[i]."""
+"""The ascending ends of each input column's bins: bin i holds edges[i-1] < x <= edges[i]."""
 
 _BINS = 40
 
@@ -27,7 +24,7 @@ _BINS = 40
 class Observation(NamedTuple):
     """Rows as the deployed program sees them.
 
-    Shapes: active (rows, rules), inside (rows, d); of networks behind a box also cell (rows,) and clipped (rows,): the
+    Shapes: active (rows, rules), inside (rows, d); behind a learned box also cell (rows,) and clipped (rows,), the
     share of clipped units.
     """
 
@@ -38,7 +35,7 @@ class Observation(NamedTuple):
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
-    """Return bins of about equal numbers of rows for every input column; those of 0 and 1 have two."""
+    """Return bins with about equally many rows for every input column; 0/1 columns get two."""
     coded = {column for group in spec.one_hot for column in group} | set(spec.flag_columns.values())
     edges: Edges = {}
     for i, name in enumerate(spec.columns):
@@ -52,15 +49,15 @@ def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
 
 @dataclass(frozen=True)
 class Usage:
-    """Counts over rows; counts of chunks add up.
+    """Counts over rows; counts of chunks can be added.
 
     * `rules`: rows where each rule's condition holds; `cells`: rows that each head served.
     * `outside`: rows outside the range of each column; `outside_rows`: rows outside in any.
     * `clipped`, `clipped_squares`: sums over rows of the share of clipped units, and of its square.
-    * `edges`, `bins`: for each column the ends of its bins and the rows in each.
-    * `missing`: rows in which an input that has a stand-in is missing, by input.
+    * `edges`, `bins`: the ends of each column's bins, and the rows in each.
+    * `missing`: rows in which an input with a stand-in is missing, by input.
     * `head`: what a head of rules did to the answers. It has no cells and clips no units.
-    * `set_aside`: rows that could not be read. They are none of `rows`.
+    * `set_aside`: rows that could not be read, not counted in `rows`.
     """
 
     rows: int
@@ -89,7 +86,7 @@ class Usage:
         missing: dict[str, int] | None = None,
         set_aside: int = 0,
     ) -> Usage:
-        """Count over encoded rows (rows, d) that were seen so."""
+        """Count encoded rows (rows, d), given how the program saw them."""
         clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
         bins = {}
         for i, name in enumerate(spec.columns):
@@ -158,11 +155,7 @@ class Usage:
 
     @classmethod
     def from_json(cls, data: Any) -> Usage:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ModelFormatError: If it is something else.
-        """
+        """Read the result of `to_json`. Raises ModelFormatError if the data are malformed."""
         try:
             columns = data["columns"]
             return cls(

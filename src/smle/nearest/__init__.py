@@ -1,6 +1,6 @@
-"""The nearest allowed answers: what a head proposes for answers that break rules. Nothing here is proved."""
+"""Finds the nearest allowed answers, which a head proposes for answers that break rules. Nothing here is proved."""
 
 from smle.nearest.clauses import Clauses
-from smle.nearest.proposals import Proposals
+from smle.nearest.proposals import Found, Proposals
 
-__all__ = ["Clauses", "Proposals"]
+__all__ = ["Clauses", "Found", "Proposals"]

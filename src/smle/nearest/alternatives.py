@@ -1,8 +1,8 @@
-"""The nearest points that satisfy clauses over some outputs: a search over literals for many points at once.
+"""Nearest points that satisfy clauses over some outputs: a search over literals for many points at once.
 
-The nearest point under the literals chosen so far bounds the distance from below, and the clause that it breaks most is
-branched on. Points go through the levels of the search together; each keeps the most promising nodes of a level. How
-many does not depend on the other points, and where there were more it is known that the search was cut short.
+The nearest point under the literals chosen so far bounds the distance from below, and the clause it breaks most is
+branched on. Points pass through the levels of the search together; each keeps the most promising nodes of a level. How
+many it keeps does not depend on the other points. If there were more, the search is marked as cut short.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 
 KEPT = 3  # points for each row
-_PIECES = 4  # up to so many choices of a literal per clause are all tried at once
-_BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: at first, and where these were too few
-_NODES = 4_000  # of a level, for all rows that are searched widely together
+_PIECES = 4  # up to this many choices of a literal per clause are tried at once
+_BEAM, _WIDE_BEAM = 16, 256  # nodes of a level for each row: at first, and if these were too few
+_NODES = 4_000  # of a level, for all rows of one wide search
 _LEVELS = 60
 _ROOM = 2.0**-21
-AT = 2.0**-30  # of the largest output in its unit: numbers that are meant to be the same
-_FAR = 4096.0  # units; answers farther away ask for no more room
+AT = 2.0**-30  # tolerance for equal numbers, relative to the largest output in its unit
+_FAR = 4096.0  # units; answers farther away need no more room
 
 
 class NearestPoints:
     """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
-    `place` (n, ranks) says where they are among the nodes, -1 where there are fewer; None: each has its own node.
-    `cut` (n,): whether the search for a nearer point was cut short; None: for no row.
+    `place` (n, ranks) has their positions among the nodes, -1 if there are fewer; None if each point has its own node.
+    `cut` (n,): whether the search for a nearer point was cut short; None if for no row.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NearestPoints:
     def first(self) -> Array:
         """Return the nearest points, NaN where none was found. Shape (n, k).
 
-        Rows at their limits have room for a cast to float32. Others nearly always have it.
+        Rows at their limits have room for a cast to float32. Others nearly always do.
         """
         if self._place is None:
             return self._block.moved_in(self._nodes, self._b)
@@ -61,14 +61,14 @@ class NearestPoints:
         return y
 
     def points(self, rank: int, rows: Numbers) -> Array:
-        """Return points of a rank (the best, where there are fewer) on which every literal has room for a cast."""
+        """Return points of a rank (the best if there are fewer) at which every literal has room for a cast."""
         place, b = self._places(rank, rows)
         y = self._block.moved_in(self._nodes.take(place), b, self._active[rows])
         y[place < 0] = np.nan
         return y
 
     def on_float_steps(self, rank: int, rows: Numbers) -> Array:
-        """Return points of a rank that are float32 numbers, for rules that leave less room than a cast needs."""
+        """Return points of a rank as float32 numbers, for rules that leave less room than a cast needs."""
         place, b = self._places(rank, rows)
         y = self._block.on_float_steps(self._nodes.take(place), b)
         y[place < 0] = np.nan
@@ -93,12 +93,12 @@ class NearestPoints:
         return points[np.arange(len(y)), best[:, 0]], self._block.tight(self._nodes.take(place), self._b)
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
-        """Return whether answers (rows, m) obey, in float64."""
+        """Return a mask of the answers (rows, m) that obey, in float64."""
         return self._block.holds(y, self._b if self._b.ndim == 1 else self._b[rows], self._active[rows])
 
 
 class _Nodes(NamedTuple):
-    """Points that were found: z (N, k), the rows that are imposed on them (N, J), and their states (N, ...)."""
+    """Points found: z (N, k), the rows imposed on them (N, J), and their states (N, ...)."""
 
     z: Array
     imposed: Mask
@@ -111,14 +111,14 @@ class _Nodes(NamedTuple):
 class Block:
     """Clauses that share outputs with each other and with no other clause.
 
-    Shapes: g (J, k) over `outputs` (k,), s (J, d), h (J,): distinct literals; `clauses`: rows of each; `parts`: the
-    column of each in the mask of what binds; scale (k,). `likely`: distances are counted in log-likelihood. `group`
-    (d,): the one-hot group of each input, -1 of a number; None: all are numbers.
+    Shapes: g (J, k) over `outputs` (k,), s (J, d), h (J,): distinct literals; `clauses`: the rows of each; `parts`: the
+    column of each in the mask of binding parts; scale (k,). With `likely`, distances are in log-likelihood. `group`
+    (d,): the one-hot group of each input, -1 for a number; None if all are numbers.
 
     Attributes:
-        pins: Rows that leave one output a single number (two of them), that output, the number.
+        pins: Pairs of rows that leave one output a single number: (rows, output, number).
         unpinned: 0 for these rows, 1 for others.
-        looked_up: Inputs that are members of one-hot groups (d,).
+        looked_up: A mask of inputs that are members of one-hot groups (d,).
         is_quiet: Whether points are found without overflows or divisions by zero.
     """
 
@@ -158,10 +158,10 @@ class Block:
         self._shifts = s / norm[:, None]
         self._numbers = np.flatnonzero(s.any(axis=0) & ~self.looked_up)
         self._slope = self._shifts[:, self._numbers]
-        # What is looked up in a group, by the place of its 1: (K, J).
+        # What is looked up in a group, by the position of its 1: (K, J).
         named = [] if group is None else [np.flatnonzero(group == g) for g in range(group.max(initial=-1) + 1)]
         self._tables = [(_slice(own), self._shifts[:, own].T.copy()) for own in named if s[:, own].any()]
-        # The sum of a table, over one group and without a bound, is one of its numbers.
+        # A sum over one group without a bound is one number of the table.
         members = np.full(s.shape[1], -1) if group is None else group
         table = [
             not b and len(set(members[row != 0])) == 1 and members[row != 0][0] >= 0
@@ -194,16 +194,16 @@ class Block:
         self._direct = len(chosen) == 1 and np.array_equal(self._imposes, np.eye(len(own)))
 
     def members(self, clause: int) -> list[int]:
-        """Return the rows of a clause: one of them has to hold."""
+        """Return the rows of a clause, one of which must hold."""
         start = self._starts[clause]
         return [int(row) for row in self._members[start : start + self._lengths[clause]]]
 
     def affine_bounds(self) -> tuple[Array, Array]:
-        """Return what rows are at most, `bound - slope.x`: bound (J,), slope (J, d)."""
+        """Return the bounds of the rows, `bound - slope.x`: bound (J,), slope (J, d)."""
         return self._bound, self._shifts
 
     def bounds(self, X: Array) -> Array:
-        """Return b (n, J), or (J,): N z <= b; what rounding of the inputs' terms may do is taken off."""
+        """Return b (n, J), or (J,), with N z <= b, reduced by the possible rounding of the inputs' terms."""
         found = self._bound
         if len(self._numbers):
             x = X[:, self._numbers]
@@ -214,12 +214,12 @@ class Block:
         return np.asarray(found)
 
     def holds(self, y: Array, b: Array, active: Mask) -> Mask:
-        """Return whether answers (n, m) satisfy the active clauses, in float64. Returns (n,)."""
+        """Return a mask of the answers (n, m) that satisfy the active clauses, in float64: (n,)."""
         excess = y[:, self._columns] @ self._over.T - b
         return np.asarray((~active | (self._least(excess) <= 0)).all(axis=1))
 
     def solve(self, active: Mask, X: Array, t: Array) -> NearestPoints:
-        """Return allowed points near answers t (n, m), where parts of the rules are active."""
+        """Return allowed points near answers t (n, m), given which parts of the rules are active."""
         self._rows.trim()
         p, b, active = t[:, self._columns], self.bounds(X), active[:, self._parts]
         imposed = active if self._direct else (active @ self._imposes) > 0
@@ -229,7 +229,7 @@ class Block:
         b = np.broadcast_to(b, (len(p), len(self.N)))
         if self.is_box:
             return NearestPoints(self, b, active, *self._parts_of(p, b, active, imposed))
-        # A little room is asked for at first: literals that contradict each other nearly agree without.
+        # Ask for a little room first: without it, contradicting literals nearly agree.
         room = _ROOM * (1.0 + np.abs(b) + np.minimum(np.abs(p / self.unit), _FAR) @ self._sizes)
         tight = b - room * self.unpinned
         nodes, place, cut = self._parts_of(p, tight, active, imposed)
@@ -244,9 +244,9 @@ class Block:
         return NearestPoints(self, b, active, nodes, place, cut)
 
     def _parts_of(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask | None]:
-        """Return nearest points of the parts of what is allowed, and the places of the nearest of them (n, ranks).
+        """Return nearest points of the parts of what is allowed, and the positions of the nearest of them (n, ranks).
 
-        Last, which searches for nearer ones were cut short (n,); None: none.
+        The last value marks searches that were cut short (n,), or is None.
         """
         n, P = len(p), self._pieces
         if P > _PIECES:
@@ -259,9 +259,9 @@ class Block:
         return _Nodes(z, imposed, state), np.where(short[order] < 0, -1, order), None
 
     def moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
-        """Return points in the outputs' own units, moved inward by what a cast to float32 may do.
+        """Return points in the outputs' own units, moved inward to survive a cast to float32.
 
-        With `active` every literal that a clause needs is looked after, not only rows that are at their limits.
+        With `active`, every literal that a clause needs gets this room, not only rows at their limits.
         """
         z, imposed, state = nodes
         if active is not None and self._pieces > _PIECES:
@@ -272,13 +272,13 @@ class Block:
                 on = np.flatnonzero(active[:, c])
                 imposed[on, self._members[start + excess[on, start:end].argmin(axis=1)]] = True
         y = self._rows.tighten(z, b, imposed, state, thorough=active is not None)
-        for _, column, value in self.pins:  # where a single number is allowed no other will do
+        for _, column, value in self.pins:  # a pinned output must be exactly that number
             noise = AT * (self.unit[column] * np.abs(y / self.unit).max(axis=1) + abs(value))
             y[np.abs(y[:, column] - value) <= noise, column] = value
         return y
 
     def tight(self, nodes: _Nodes, b: Array) -> Mask:
-        """Return which rows keep points where they are (n, J)."""
+        """Return a mask of the rows that hold points in place (n, J)."""
         return self._rows.tight(nodes.state, nodes.z, b, nodes.imposed)
 
     @property
@@ -299,7 +299,7 @@ class Block:
         return np.asarray(move.sum(axis=1) if self.is_likely else move**2 @ self.weight)
 
     def _search(self, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask]:
-        """Search all rows narrowly, and those once more widely for which that was too narrow."""
+        """Search all rows narrowly, then those for which that was too narrow again, widely."""
         nodes, place, cut = self._levels(p, b, active, imposed, _BEAM)
         rows, most = np.flatnonzero(cut), _NODES // _WIDE_BEAM
         for part in (rows[i : i + most] for i in range(0, len(rows), most)):
@@ -314,7 +314,7 @@ class Block:
         return nodes, place, cut
 
     def _levels(self, p: Array, b: Array, active: Mask, imposed: Mask, beam: int) -> tuple[_Nodes, Numbers, Mask]:
-        """Search level by level with so many nodes for each row."""
+        """Search level by level with at most `beam` nodes for each row."""
         n = len(p)
         row, best, dropped = np.arange(n), np.full(n, np.inf), np.full(n, np.inf)
         leaves: list[tuple[Numbers, Array, _Nodes]] = []
@@ -335,7 +335,7 @@ class Block:
                 np.minimum.at(best, row[ends], cost[ends])
             if not len(open_):
                 break
-            # One child for each literal of the clause that is broken most.
+            # One child for each literal of the clause broken most.
             lengths = self._lengths[worst[open_]]
             parent = np.repeat(open_, lengths)
             offset = np.arange(len(parent)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -364,7 +364,7 @@ class Block:
 
 
 def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int, float]]:
-    """Return pairs of rows that leave one output a single number, a float32: their numbers, the output, the number."""
+    """Return pairs of rows that leave one output a single float32 number: (rows, output, number)."""
     ends = [(int(np.abs(g[row]).argmax()), float(g[row].sum()), row) for row in np.flatnonzero(constant).tolist()]
     upper = {(column, h[row] / slope): row for column, slope, row in ends if slope > 0}
     lower = {(column, h[row] / slope): row for column, slope, row in ends if slope < 0}
@@ -373,7 +373,7 @@ def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int
 
 
 def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> tuple[Numbers, Numbers]:
-    """Return the nodes that may be better than what is known, at most `beam` for each row, and those left out."""
+    """Return the nodes that may beat the best known, at most `beam` for each row, and those left out."""
     order = np.lexsort((bound, row))
     order = order[bound[order] < best[row[order]]]
     rank = np.arange(len(order)) - np.searchsorted(row[order], row[order], side="left")
@@ -381,7 +381,7 @@ def _promising(row: Numbers, bound: Array, best: Array, beam: int) -> tuple[Numb
 
 
 def _slice(columns: Numbers) -> Numbers | slice:
-    """Return columns that follow each other as a slice, which is read faster."""
+    """Return consecutive columns as a slice, which NumPy reads faster."""
     if len(columns) and (np.diff(columns) == 1).all():
         return slice(int(columns[0]), int(columns[-1]) + 1)
     return columns

@@ -1,4 +1,4 @@
-"""The rules' clauses in floats, literal by literal, and the outputs that they tie together."""
+"""The rules' clauses in floats, literal by literal, and the outputs they tie together."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Form = Mapping[int, float]
 class Clauses:
     """Literals `y.outputs + x.inputs <= h` (`<` if strict), the clause of each, and lists of exclusions.
 
-    * `outputs`, `inputs`: coefficients by column, a literal each; the floats nearest to the exact ones.
+    * `outputs`, `inputs`: coefficients by column for each literal, rounded to the nearest float.
     * `h` (L,), `strict` (L,); `clause` (L,): a clause holds if one of its literals does.
-    * `rule` (C,): the rule of each clause. `always` (rules,): which rules are on at every input.
+    * `rule` (C,): the rule of each clause. `always` (rules,): which rules apply at every input.
     * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
-    * `labels` (m,): which outputs are labels, on if they are >= 0.
-    * `group` (d,): the one-hot group of each input column, -1 of a number.
+    * `labels` (m,): which outputs are labels; a label is on if its output is >= 0.
+    * `group` (d,): the one-hot group of each input column, -1 for a number.
     """
 
     outputs: Sequence[Form]
@@ -48,12 +48,12 @@ class Clauses:
 
     @property
     def width(self) -> int:
-        """How many input columns there are."""
+        """Number of input columns."""
         return len(self.group)
 
     @classmethod
     def of(cls, spec: Specification | smle_check.Specification, labels: Iterable[int] = ()) -> Clauses:
-        """Return the clauses of the rules, or of the checker's, which does not know the columns that are labels."""
+        """Return the clauses of the rules; the checker's specification does not say which columns are `labels`."""
         stated: list[Sequence[Sequence[tuple[Any, Any, Any, bool]]]]
         if isinstance(spec, Specification):
             stated = [
@@ -90,11 +90,11 @@ class Clauses:
 
     @property
     def parts(self) -> Numbers:
-        """The rule of each clause, then of each list of exclusions: the columns of a mask of what binds."""
+        """The rule of each clause, then of each list of exclusions: the columns of a mask of binding parts."""
         return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
 
     def sign(self, i: int) -> tuple[int, bool] | None:
-        """Read a literal about a label as (label, whether it is on); None if it says something else."""
+        """Read a literal about a label as (label, whether it is on), or None if it says something else."""
         if len(self.outputs[i]) != 1 or self.inputs[i] or self.h[i] != 0:
             return None
         ((output, value),) = self.outputs[i].items()
@@ -102,7 +102,7 @@ class Clauses:
 
 
 def tied_together(ties: Iterable[Collection[int]], pairs: Sequence[Pairs], m: int) -> list[Numbers]:
-    """Return the outputs that something ties together, group by group, by the least of each."""
+    """Group the outputs that something ties together, ordered by the smallest of each group."""
     chained = [(own[0], other) for own in map(sorted, ties) for other in own]
     edges = np.concatenate([np.array(chained, dtype=np.intp).reshape(-1, 2), *(own.astype(np.intp) for own in pairs)])
     graph = sparse.csr_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), (m, m))

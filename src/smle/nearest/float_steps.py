@@ -1,8 +1,8 @@
-"""Points that obey in float32, where its steps are wider than the room that rules leave.
+"""Finds points that obey in float32, where its steps are wider than the room that rules leave.
 
-`abs(total - (north + south)) <= 0.01` leaves 0.02, and between numbers around a million float32 steps by 0.06: only
-points obey whose sums come out almost exactly. Row by row, the output with the finest steps takes up what is missing;
-in sums of sums that is a part, then a part of that part.
+`abs(total - (north + south)) <= 0.01` leaves 0.02, while float32 numbers around a million are 0.06 apart: only points
+whose sums come out almost exactly obey. Row by row, the output with the finest steps makes up the difference; in sums
+of sums that is a part, then a part of that part.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _MOST = 64  # rounds
 _AGAIN = 4.0
-_SUMS = 2.0**-44  # of the terms of a sum: what the check takes off, and more
+_SUMS = 2.0**-44  # relative to the terms of a sum: more than what the check takes off
 
 
 def on_float_steps(y: Array, over: Array, b: Array, imposed: Mask) -> Array:
-    """Return float32 numbers near y (n, k) with over y <= b in the rows (n, J) that are imposed, where that is reached.
+    """Return float32 numbers near y (n, k) with over y <= b in the imposed rows (n, J), where that is reached.
 
     Shapes: over (J, k), b (J,) or (n, J).
     """
     y = y.astype(np.float32).astype(np.float64)
     b, twin = np.broadcast_to(b, imposed.shape), _twins(over)
     rows = np.flatnonzero(np.isfinite(y).all(axis=1))
-    moved = np.ones(y.shape)  # an output that was moved before is taken less gladly: two rows would push it to and fro
+    moved = np.ones(y.shape)  # prefer outputs not moved before, or two rows would push one back and forth
     for _ in range(min(_MOST, 4 * len(over))):
         excess = np.where(
             imposed[rows], y[rows] @ over.T - b[rows] + _SUMS * (np.abs(y[rows]) @ np.abs(over.T)), -np.inf
@@ -56,13 +56,13 @@ def on_float_steps(y: Array, over: Array, b: Array, imposed: Mask) -> Array:
 
 
 def _twins(over: Array) -> npt.NDArray[np.intp]:
-    """Return for each row the one that limits the same sum from the other side; -1: there is none."""
+    """Return, for each row, the one that limits the same sum from the other side, or -1."""
     place = {row.tobytes(): j for j, row in enumerate(over + 0.0)}
     return np.array([place.get((-row + 0.0).tobytes(), -1) for row in over], dtype=np.intp)
 
 
 def _inside(value: Array, lower: Array, upper: Array) -> Array:
-    """Return the float32 numbers in [lower, upper] nearest to values; where there is none, one next to the middle."""
+    """Return the float32 numbers in [lower, upper] nearest to values, or one next to the middle if there is none."""
     nearest = np.clip(value, lower, np.maximum(lower, upper)).astype(np.float32)
     down, up = np.nextafter(nearest, np.float32(-np.inf)), np.nextafter(nearest, np.float32(np.inf))
     return np.where(nearest > upper, down, np.where(nearest < lower, up, nearest)).astype(np.float64)

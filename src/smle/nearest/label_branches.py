@@ -1,9 +1,9 @@
-"""The nearest allowed set of labels by branch and bound, for what no diagram holds: exact unless it is cut short.
+"""The nearest allowed set of labels by branch and bound, if no diagram is found: exact unless cut short.
 
-A set is told by the labels that are turned. A clause that is not met needs one of its labels turned: these are the
-branches, cheapest first, each with those before it settled as they are. What clauses still cost at least, each price
-counted once, is the bound. The search ends after so many steps, whatever batch a row came in. What it leaves open a
-solver of whole numbers settles, within so many nodes: of sets that cost the same it takes any.
+A set is given by the labels that are turned. A clause that is not met needs one of its labels turned: these are the
+branches, cheapest first, each with the earlier ones fixed as they are. The bound is the least that clauses still cost,
+with each price counted once. The search ends after a fixed number of steps, independent of the batch. What it leaves
+open goes to an integer solver, within a fixed number of nodes; among sets of equal cost it takes any.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Mask = npt.NDArray[np.bool_]
 Costs = npt.NDArray[np.int64]
 Clause = Sequence[tuple[int, bool]]
 
-STEPS = 150_000  # literals looked at for a row: some 50 ms
-_LOOKED_AT = 64  # clauses that are not met, as long as no set is known
+STEPS = 150_000  # literals examined for a row: some 50 ms
+_LOOKED_AT = 64  # unmet clauses examined while no set is known
 _LONGER = 4  # times as many steps for a first allowed set
-_NODES, _MOST_LITERALS = 500, 20_000  # of the solver, and of clauses that it is asked about
-_MOST_PAIRS = 20_000  # exclusions of labels that are on or may be; of more, labels are kept from the top
+_NODES, _MOST_LITERALS = 500, 20_000  # limits of the solver: nodes, and literals in all clauses
+_MOST_PAIRS = 20_000  # exclusions of labels that are on or may be; beyond this, labels are kept from the top
 
 
 class Branches:
@@ -44,7 +44,7 @@ class Branches:
     def nearest(self, on: Mask, costs: Costs) -> tuple[Mask, Mask, Mask]:
         """Return sets (n, k), whether they are allowed (n,), and whether the search was cut short (n,).
 
-        Of sets that cost the same the one that leaves labels as they are, from the first label on.
+        Among sets of equal cost, the one that keeps labels unchanged, from the first label on.
         """
         sets, allowed, cut = on.copy(), np.zeros(len(on), dtype=bool), np.zeros(len(on), dtype=bool)
         for row in range(len(on)):
@@ -55,13 +55,13 @@ class Branches:
         return sets, allowed, cut
 
     def _turned(self, on: Mask, costs: Costs) -> tuple[list[int] | None, bool]:
-        """Return the labels to turn (None: none were found), and whether the search was cut short."""
+        """Return the labels to turn (None if none were found), and whether the search was cut short."""
         live = self._pairs[(on | self._may)[self._pairs].all(axis=1)] if len(self._pairs) else self._pairs
         known = self._from_the_top(on, costs) if len(live) else None
         if len(live) > _MOST_PAIRS:
             return known, True
         clauses: list[Clause] = [*self._clauses, *([(a, False), (b, False)] for a, b in live.tolist())]
-        k = self._k  # a price has a bit for each label behind it: of equal costs the order of labels decides
+        k = self._k  # a price has a bit for each later label: the order of labels decides between equal costs
         prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
         found, cut = _BranchSearch(clauses, on.tolist(), prices, known).run()
         return self._settled(clauses, on, prices, found) if cut else (found, False)
@@ -69,7 +69,7 @@ class Branches:
     def _settled(
         self, clauses: Sequence[Clause], on: Mask, prices: Sequence[int], known: list[int] | None
     ) -> tuple[list[int] | None, bool]:
-        """Return the cheaper of what is known and what a solver finds, and whether a cheaper one may be left."""
+        """Return the cheaper of the known set and the solver's, and whether a cheaper one may remain."""
         flat = [(c, label, on[label] == state) for c, clause in enumerate(clauses) for label, state in clause]
         if len(flat) > _MOST_LITERALS:
             return known, True
@@ -92,7 +92,7 @@ class Branches:
         return turned, found.status is not Status.OPTIMAL
 
     def _from_the_top(self, on: Mask, costs: Costs) -> list[int] | None:
-        """Keep labels that are on from the highest price down, unless one that is kept excludes them."""
+        """Keep labels that are on from the highest price down, unless a kept one excludes them."""
         kept, blocked = np.zeros(len(on), dtype=bool), np.zeros(len(on), dtype=bool)
         for label in sorted(np.flatnonzero(on).tolist(), key=lambda i: (-costs[i], i)):
             if not blocked[label]:
@@ -107,7 +107,7 @@ _OPEN, _SETTLED, _TURNED = 0, 1, 2
 
 
 class _BranchSearch:
-    """One row: depth first. Labels are open, settled as they are, or turned; what follows from that is followed."""
+    """Searches one row, depth first. Labels are open, fixed as they are, or turned; consequences are propagated."""
 
     def __init__(
         self, clauses: Sequence[Clause], on: Sequence[bool], prices: Sequence[int], known: list[int] | None
@@ -115,12 +115,12 @@ class _BranchSearch:
         self.prices = prices
         self.state = [_OPEN] * len(on)
         self.keeps: list[list[int]] = [[] for _ in on]  # clauses that a label meets as it is
-        self.turns: list[list[int]] = [[] for _ in on]  # clauses that it meets once it is turned
+        self.turns: list[list[int]] = [[] for _ in on]  # clauses that a label meets once turned
         self.met = [0] * len(clauses)  # literals that hold
         self.able = [0] * len(clauses)  # open labels that would meet it
         self.labels: list[
             tuple[list[int], list[int]]
-        ] = []  # of each clause, those that keep it met, that would meet it
+        ] = []  # for each clause, the labels that keep it met, and those that would meet it
         for c, clause in enumerate(clauses):
             keeping, turning = list[int](), list[int]()
             for label, state in clause:
@@ -136,8 +136,8 @@ class _BranchSearch:
         self.least = 1 + sum(prices) if known is None else sum(prices[i] for i in known)
 
     def run(self) -> tuple[list[int] | None, bool]:
-        """Return the labels to turn (None: none were found), and whether it was cut short."""
-        frames: list[tuple[int, list[int], int]] = []  # what the trail was, labels to turn, and which is next
+        """Return the labels to turn (None if none were found), and whether the search was cut short."""
+        frames: list[tuple[int, list[int], int]] = []  # length of the trail, labels to turn, and which is next
         fine = all(self._follows(c) for c in range(len(self.met))) and self._propagated()
         while True:
             if fine and self.price < self.least:
@@ -162,7 +162,7 @@ class _BranchSearch:
             fine = self._propagated()
 
     def _propagated(self) -> bool:
-        """Do what waits, and what follows from it; False: it contradicts itself, or costs too much."""
+        """Propagate pending decisions; return False on a contradiction or if it costs too much."""
         while self.waiting:
             label, state = self.waiting.pop()
             if self.state[label] != _OPEN:
@@ -175,7 +175,7 @@ class _BranchSearch:
         return True
 
     def _set(self, label: int, state: int) -> list[int]:
-        """Settle or turn a label; return the clauses for which less is left."""
+        """Fix or turn a label; return the clauses with fewer options left."""
         self.state[label] = state
         self.trail.append(label)
         for c in self.turns[label]:
@@ -212,7 +212,7 @@ class _BranchSearch:
                     self.unmet.discard(c)
 
     def _follows(self, c: int) -> bool:
-        """Note what a clause of which one literal is left asks for; False: none is left."""
+        """Note what a clause with one literal left requires; return False if none is left."""
         if self.met[c] + self.able[c] > 1:
             return True
         if not self.met[c] and not self.able[c]:
@@ -226,7 +226,7 @@ class _BranchSearch:
         return True
 
     def _bounded(self) -> int | None:
-        """Return the clause to branch on; None if all of them cost too much together."""
+        """Return the clause to branch on, or None if all of them together cost too much."""
         if self.best is None:
             return min(islice(self.unmet, _LOOKED_AT), key=self.able.__getitem__)
         price, left = self.price, dict[int, int]()

@@ -1,7 +1,7 @@
-"""The nearest set of labels under implications alone, exactly, for any number of labels: a closure of largest weight.
+"""The nearest set of labels under implications alone, exactly, for any number of labels: a maximum-weight closure.
 
-Labels that imply each other are one. Where each implies at most one other (a forest) weights are added up from the
-leaves; elsewhere it is a minimum cut. Of sets that cost the same the one with the fewest labels on.
+Labels that imply each other are merged. If each implies at most one other (a forest), weights are added up from the
+leaves; otherwise a minimum cut is computed. Among sets of equal cost, the one with the fewest labels on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Costs = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.intp]
 Clause = Sequence[tuple[int, bool]]
 
-_MOST = 29  # binary digits of a flow, which is computed in int32
+_MOST = 29  # bits of a flow, which is computed in int32
 
 
 def closure_of(k: int, clauses: Sequence[Clause]) -> Closure | None:
-    """Return the search for k labels under clauses "not a, or b"; None if there are others."""
+    """Return the search for k labels under clauses "not a, or b", or None if there are other clauses."""
     edges = []
     for clause in clauses:
         signs = sorted(set(clause), key=lambda literal: literal[1])
@@ -48,7 +48,7 @@ class Closure:
         self._levels = _levels(count, apart) if self.is_forest else []
 
     def nearest(self, on: Mask, costs: Costs) -> Mask:
-        """Return the allowed sets (n, k) that cost the least, where turning a label that is `on` or not has a price."""
+        """Return the cheapest allowed sets (n, k), given which labels are `on` and the price of turning each."""
         weights = np.asarray(self._together @ np.where(on, costs, -costs).T)  # (nodes, n)
         chosen = self._by_forest(weights) if self.is_forest else np.stack([self._cut(own) for own in weights.T], axis=1)
         return np.asarray(chosen[self._of].T)
@@ -63,15 +63,15 @@ class Closure:
         return np.asarray(chosen)
 
     def _cut(self, weights: Costs) -> Mask:
-        """Return the nodes on the side of the source of a minimum cut: the fewest, whatever the flow is.
+        """Return the nodes on the source side of a minimum cut: the smallest such set, whatever the flow.
 
         The source feeds nodes that gain, nodes that lose feed the sink, and a node feeds those that it implies. The
-        flow is found in a coarse unit first, what is left of it in finer ones.
+        flow is found in a coarse unit first, the rest in finer ones.
         """
         size, (lower, upper) = self._count, self._edges.T
         gain, loss = np.maximum(weights, 0), np.maximum(-weights, 0)
         flow = np.zeros(len(lower), dtype=np.int64)
-        left = min(int(gain.sum()), int(loss.sum()))  # what may flow yet, at most
+        left = min(int(gain.sum()), int(loss.sum()))  # upper bound on the remaining flow
         while left:
             unit = max(0, left.bit_length() - _MOST)
             ups, downs, backs = (np.flatnonzero(room >> unit) for room in (gain, loss, flow))
@@ -84,7 +84,7 @@ class Closure:
             gain[ups] -= _at(found, np.full(len(ups), size), ups) << unit
             loss[downs] -= _at(found, downs, np.full(len(downs), size + 1)) << unit
             flow += _at(found, lower, upper) << unit
-            # What a cut lets pass that no whole unit can: less than a unit through each of its edges.
+            # What a cut lets pass below a whole unit: less than a unit through each of its edges.
             left = min(int(gain.sum()), int(loss.sum()), (size + len(lower)) << unit) if unit else 0
         ups, backs = np.flatnonzero(gain), np.flatnonzero(flow)
         rows, columns = (
@@ -102,7 +102,7 @@ def _at(flow: sparse.csr_matrix, rows: Numbers, columns: Numbers) -> Costs:
 
 
 def _levels(count: int, edges: Numbers) -> list[Numbers]:
-    """Return edges by how many follow each other up from their lower end, from the top down."""
+    """Return edges by the length of the chain up from their lower end, from the top down."""
     depth = np.zeros(count, dtype=np.intp)
     while True:
         deeper = np.zeros(count, dtype=np.intp)

@@ -1,7 +1,7 @@
-"""Allowed sets of labels as a decision diagram: the nearest one is a shortest path, exactly, for many rows at once.
+"""Allowed sets of labels as a decision diagram: the nearest one is a shortest path, exact, for many rows at once.
 
-Labels are settled one after the other. Two beginnings of a set lead to the same node if they leave the same to be done;
-what is left of clauses tells. Rules that people write have few such nodes (243 clauses over 41 labels: about 250).
+Labels are decided one after the other. Two beginnings of a set lead to the same node if the same parts of clauses
+remain to be met. Rules that people write have few such nodes (243 clauses over 41 labels: about 250).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Numbers = npt.NDArray[np.intp]
 Clause = Sequence[tuple[int, bool]]
 
 DEAD = 2**62  # more than any set costs
-_SIZES = ((2_000, 0), (30_000, 10))  # nodes that are tried, and for each label: first every order with few
-_ROUNDS, _MOST_TIES = 30, 100_000  # of looking for an order; of more ties it is not looked for
+_SIZES = ((2_000, 0), (30_000, 10))  # (nodes to try, and more for each label): every order with few nodes first
+_ROUNDS, _MOST_TIES = 30, 100_000  # rounds of improving an order; beyond this many ties it is not improved
 _AT_ONCE = 2**24  # nodes times rows
-_FEW = 64  # nodes of a level, up to which one row is answered number by number
+_FEW = 64  # nodes of a level, up to which one row is answered in plain Python
 
 
 class Diagram:
-    """Nodes by level: `arcs[i]` (2, w) has the node of the next level where label `order[i]` is off, and on.
+    """Nodes by level: `arcs[i]` (2, w) has the node of the next level if label `order[i]` is off, and on.
 
     A number beyond the last node is a dead end.
     """
@@ -39,9 +39,9 @@ class Diagram:
         self.size = sum(level.shape[1] for level in arcs)
 
     def nearest(self, on: Mask, costs: Costs) -> Mask:
-        """Return the allowed sets (n, k) that cost the least, where turning a label that is `on` or not has a price.
+        """Return the cheapest allowed sets (n, k), given which labels are `on` and the price of turning each.
 
-        Of sets that cost the same the one that leaves labels as they are, from the first label of `order` on.
+        Among sets of equal cost, the one that keeps labels unchanged, from the first label of `order` on.
         """
         if len(on) == 1 and self.size <= _FEW * len(self.arcs):
             return self._of_one(on[0].tolist(), costs[0].tolist())
@@ -50,7 +50,7 @@ class Diagram:
         return np.concatenate(parts) if parts else on.copy()
 
     def sets(self, most: int) -> Mask | None:
-        """Return all allowed sets (P, k), those with the first labels of `order` on first; None: more than `most`."""
+        """Return all allowed sets (P, k), those with the first labels of `order` on first; None if more than `most`."""
         count = [1]
         for off_to, on_to in reversed(self._listed):
             count.append(0)
@@ -66,7 +66,7 @@ class Diagram:
         return sets
 
     def _of_one(self, on: list[bool], costs: list[int]) -> Mask:
-        """Do what `_nearest` does for one row, in Python's numbers: calls cost more than numbers here."""
+        """Like `_nearest` for one row, in Python numbers, since NumPy calls would cost more."""
         value, turned = [0], []
         for label, (off_to, on_to) in zip(self._order[::-1], self._listed[::-1], strict=True):
             value.append(DEAD)
@@ -106,9 +106,9 @@ class Diagram:
 
 
 def diagram_of(k: int, clauses: Sequence[Clause], pairs: Numbers) -> Diagram | None:
-    """Return the smallest diagram that is found for k labels under clauses of (label, on), and pairs that exclude.
+    """Return the smallest diagram found for k labels under clauses of (label, on) and pairs that exclude each other.
 
-    It has no nodes where nothing is allowed. None: all that were tried grow too large.
+    It has no nodes if nothing is allowed. None if all orders grow too large.
     """
     tied = [[label for label, _ in clause] for clause in clauses] + pairs.tolist()
     stated = list(range(k))
@@ -128,7 +128,7 @@ def diagram_of(k: int, clauses: Sequence[Clause], pairs: Numbers) -> Diagram | N
 
 
 def _gathered(order: list[int], tied: Sequence[Sequence[int]]) -> list[int]:
-    """Return an order in which labels that are tied are near each other: each moves to the middle of its ties."""
+    """Reorder labels so that tied ones are close: each moves to the middle of its ties."""
     label = np.array([i for own in tied for i in own], dtype=np.intp)
     sizes = np.array([len(own) for own in tied])
     starts = np.cumsum(sizes) - sizes
@@ -174,15 +174,15 @@ def _branch_by_branch(k: int, tied: Sequence[Sequence[int]]) -> list[int]:
 def _compiled(
     clauses: Sequence[Clause], pairs: Numbers, order: Sequence[int], most: int
 ) -> list[list[tuple[int, int]]] | None:
-    """Return for each level the two next nodes of each node, -1 for a dead end; None: there are more than `most`.
+    """Return for each level the two next nodes of each node, -1 for a dead end; None if there are more than `most`.
 
-    What is left of a clause is its end in the order. Ends are numbered, and a state is the set of those that are still
-    to be met, as bits of a whole number. The first k are "this label is off", which is what is left of a pair.
+    What remains of a clause is its tail in the order. Tails are numbered, and a state is the set of those still to be
+    met, as bits of an integer. The first k are "this label is off", the tail of a pair.
     """
     k, place = len(order), {label: i for i, label in enumerate(order)}
-    ends: dict[tuple[int, int, bool], int] = {(-1, i, False): i for i in range(k)}  # (what is left behind, label, on)
+    ends: dict[tuple[int, int, bool], int] = {(-1, i, False): i for i in range(k)}  # (tail after it, label, on)
     rest = [-1] * k
-    starts = [[1 << i, 0] for i in range(k)]  # ends that begin with a label, off and on, as bits
+    starts = [[1 << i, 0] for i in range(k)]  # tails that begin with a label, off and on, as bits
     apart = [0] * k
     for a, b in pairs.tolist():
         first, second = sorted((place[a], place[b]))
@@ -214,7 +214,7 @@ def _compiled(
 
 
 def _next(left: int, missed: int, rest: Sequence[int], following: dict[int, int]) -> int:
-    """Return the node in which literals were missed that would have met their clauses."""
+    """Return the node after missing some literals, given the tails that remain."""
     while missed:
         bit = missed & -missed
         end = rest[bit.bit_length() - 1]
@@ -226,7 +226,7 @@ def _next(left: int, missed: int, rest: Sequence[int], following: dict[int, int]
 
 
 def _reduced(levels: Sequence[Sequence[tuple[int, int]]]) -> list[Numbers]:
-    """Return levels in which no two nodes lead to the same, without dead ends; [] if there is no way through."""
+    """Merge nodes that lead to the same, and drop dead ends; return [] if there is no path."""
     number, arcs = [0], []
     width = 1
     for level in reversed(levels):

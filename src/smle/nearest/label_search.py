@@ -1,14 +1,14 @@
-"""The nearest allowed set of labels, exactly: one search for any clauses, whose answer to a row depends on it alone.
+"""The nearest allowed set of labels, exactly, for any clauses. The answer to a row does not depend on other rows.
 
-Turning a label costs the size of its logit: what is given up in log-likelihood. Prices are rounded to 20 binary digits,
-in units of 2^-20, and are at least one unit, so that last bits of logits decide nothing. Labels that clauses tie
-together are searched apart from others:
+Turning a label costs the size of its logit, the log-likelihood given up. Prices are rounded to 20 binary digits, in
+units of 2^-20, and are at least one unit, so that last bits of logits decide nothing. Labels tied together by clauses
+are searched apart from others:
 
 * implications alone ("not a, or b"): a closure, for any number of labels (`label_closures`);
 * a decision diagram, if one of 30,000 nodes and 10 more for each label is found (`label_diagrams`);
-* else branch and bound, which is cut short after so many steps (`label_branches`).
+* else branch and bound, cut short after a fixed number of steps (`label_branches`).
 
-The first two always end. The rules alone say which it is, so that a row gets the same labels in every batch.
+The first two always end. The rules alone decide which is used, so that a row gets the same labels in every batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Clause = Sequence[tuple[int, bool]]
 DIGITS = 20
 SPLIT = 2.0**33 + 1  # a product with it splits off the first 20 of 53 digits
 _MOST_PAIRS = 1_000_000  # exclusions of a diagram
-_DENSE = 0.05  # share of pairs that exclude, from which on all are stored
+_DENSE = 0.05  # share of excluding pairs above which all are stored
 
 
 class NearestSets(NamedTuple):
@@ -48,15 +48,15 @@ class NearestSets(NamedTuple):
 
 
 def most_of(k: int) -> float:
-    """Return the most that one of k labels may cost: what all of them cost together has 60 digits."""
+    """Return the highest price of one of k labels, so that the sum over all fits into 60 bits."""
     return float(min(2.0**50, 2.0 ** (60 - k.bit_length())))
 
 
 def prices_of(logits: Array) -> Costs:
-    """Return what turning each label costs (n, k), in units of 2^-20: rounded to 20 binary digits, and at least 1.
+    """Return the price of turning each label (n, k), in units of 2^-20: rounded to 20 binary digits, and at least 1.
 
-    The most is 2^50, or less where there are so many labels that sums would overflow. Every step is one that an ONNX
-    graph can take, and comes to the same bits there.
+    The highest is 2^50, or less if there are so many labels that sums would overflow. Every step exists in ONNX, with
+    the same bits.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         units = np.fmin(np.abs(logits) * 2.0**DIGITS, most_of(logits.shape[1]))
@@ -66,16 +66,16 @@ def prices_of(logits: Array) -> Costs:
 
 
 class LabelSearch:
-    """From logits (n, k) to the nearest sets of labels that clauses and exclusions allow.
+    """Maps logits (n, k) to the nearest sets of labels that clauses and exclusions allow.
 
     Args:
-        k: How many labels there are.
-        clauses: Lists of (label, on): one of them has to be so.
+        k: Number of labels.
+        clauses: Lists of (label, on), one of which must hold.
         pairs: Labels that are never on together, (p, 2).
 
     Attributes:
-        fixed: Which labels the clauses settle by themselves: 1 on, -1 off, 0 neither, (k,).
-        parts: Labels that are tied together, each with its way.
+        fixed: Labels that the clauses determine: 1 on, -1 off, 0 neither, (k,).
+        parts: Labels tied together, each with its search.
         is_possible: Whether there may be an allowed set.
     """
 
@@ -88,11 +88,11 @@ class LabelSearch:
 
     @property
     def ends(self) -> bool:
-        """Whether every search ends: none is by branch and bound."""
+        """Whether every search runs to the end, because none uses branch and bound."""
         return not any(isinstance(part.way, Branches) for part in self.parts)
 
     def nearest(self, logits: Array) -> NearestSets:
-        """Return the allowed sets that cost the least; a row that is allowed stays as it is."""
+        """Return the cheapest allowed sets; an allowed row stays unchanged."""
         n = len(logits)
         on = np.asarray(logits >= 0)
         if not self.is_possible:
@@ -109,7 +109,7 @@ class LabelSearch:
 
 
 class Tied:
-    """Labels (l,) that clauses and pairs tie together, numbered among them, and how their nearest sets are found."""
+    """Labels (l,) tied together by clauses and pairs, numbered among themselves, and how to find their nearest sets."""
 
     def __init__(self, labels: Numbers, clauses: Sequence[Clause], pairs: Numbers) -> None:
         self.labels = labels
@@ -124,7 +124,7 @@ class Tied:
         self._label = np.array([label for clause in clauses for label, _ in clause], dtype=np.intp)
         self._wanted = np.array([on for clause in clauses for _, on in clause], dtype=bool)
         self._starts = np.cumsum([0, *(len(clause) for clause in clauses)])[:-1]
-        self._apart: Any = None  # which labels exclude which, if there are any (k, k)
+        self._apart: Any = None  # which labels exclude which, if any (k, k)
         if len(pairs):
             ones = np.ones(len(pairs), dtype=np.float32)
             self._apart = sparse.csr_matrix((ones, (within[:, 0], within[:, 1])), (len(labels),) * 2)
@@ -132,7 +132,7 @@ class Tied:
                 self._apart = self._apart.toarray()
 
     def breaks(self, on: Mask) -> Mask:
-        """Return which sets of all labels break a clause or an exclusion (n,)."""
+        """Return a mask of the sets of all labels that break a clause or an exclusion (n,)."""
         bad = np.zeros(len(on), dtype=bool)
         if len(self._label):
             met = np.logical_or.reduceat(on[:, self._label] == self._wanted, self._starts, axis=1)
@@ -143,7 +143,7 @@ class Tied:
         return bad
 
     def nearest(self, on: Mask, prices: Costs, allowed: Mask, cut: Mask) -> tuple[Mask, Mask, Mask]:
-        """Return sets of the own labels, and what is known of their rows with this."""
+        """Return sets of these labels, and the updated masks `allowed` and `cut`."""
         if not isinstance(self.way, Branches):
             return self.way.nearest(on, prices), allowed, cut
         sets, found, short = self.way.nearest(on, prices)
@@ -153,13 +153,13 @@ class Tied:
 def _settled(
     k: int, clauses: Sequence[Clause], pairs: Numbers
 ) -> tuple[npt.NDArray[np.int8], list[Clause] | None, Numbers]:
-    """Return which labels are settled by themselves (1 on, -1 off), and clauses and pairs that are left to be met.
+    """Return the labels that are determined (1 on, -1 off), and the clauses and pairs that remain.
 
-    None in the place of clauses: they contradict each other.
+    The clauses are None if they contradict each other.
     """
     state = np.zeros(k, dtype=np.int8)
     plain = [clause for clause in (sorted(set(own)) for own in clauses) if not _is_sure(clause)]
-    asked: dict[tuple[int, bool], list[int]] = {}  # the clauses that lose a literal if a label is so
+    asked: dict[tuple[int, bool], list[int]] = {}  # the clauses that lose a literal if a label has this value
     for c, clause in enumerate(plain):
         for label, on in clause:
             asked.setdefault((label, not on), []).append(c)
@@ -168,7 +168,7 @@ def _settled(
     left = [len(clause) for clause in plain]
     waiting = [clause[0] for clause in plain if len(clause) == 1]
     waiting += [(int(label), False) for label in np.unique(pairs[pairs[:, 0] == pairs[:, 1]])]
-    for label, on in waiting:  # which grows
+    for label, on in waiting:  # the list grows
         if state[label]:
             if (state[label] > 0) != on:
                 return state, None, pairs
@@ -196,7 +196,7 @@ def _is_sure(clause: Clause) -> bool:
 
 
 def _together(k: int, clauses: Sequence[Clause], pairs: Numbers) -> list[tuple[Numbers, list[Clause], Numbers]]:
-    """Return labels that are tied together, with their clauses and pairs, group by group."""
+    """Group labels that are tied together, with their clauses and pairs."""
     ties = [
         np.array([(clause[0][0], label) for clause in clauses for label, _ in clause], dtype=np.intp).reshape(-1, 2)
     ]

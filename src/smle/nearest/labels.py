@@ -1,4 +1,4 @@
-"""Labels that rules tie to each other and to nothing else: the nearest allowed set, and logits that say it."""
+"""Labels that rules tie to each other and to nothing else: the nearest allowed set, and logits for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
 
-_MOST_LITERALS = 2_000_000  # of searches that are remembered, over all patterns of active rules
+_MOST_LITERALS = 2_000_000  # of cached searches, over all patterns of active rules
 _FEWEST = 8  # searches
-_MOST_CLAUSES = 20_000  # of a diagram of rules that may be off
-NEVER = 2**60  # the price of what cannot be turned: more than all labels together
+_MOST_CLAUSES = 20_000  # of a diagram of rules that may not apply
+NEVER = 2**60  # the price of what cannot be turned, more than all labels together
 
 
 class Turned:
-    """Labels that were turned on or off: logits y (n, k), for which rows they obey, and whose search was cut short."""
+    """The result of turning labels: logits y (n, k), which rows they satisfy, and which searches were cut short."""
 
     def __init__(self, y: Array, solved: Mask, cut: Mask) -> None:
         self._y, self._solved, self.cut = y, solved, cut
@@ -36,11 +36,11 @@ class Turned:
         return self._y
 
     def points(self, rank: int, rows: Numbers) -> Array:
-        """Return the logits of some rows; there is one rank."""
+        """Return the logits of some rows; there is only one rank."""
         return self._y[rows]
 
     def holds(self, y: Array, rows: Numbers) -> Mask:
-        """Return for which rows the logits obey."""
+        """Return a mask of the rows whose logits obey."""
         return self._solved[rows]
 
 
@@ -48,11 +48,11 @@ class LabelBlock:
     """Labels that clauses and exclusions tie to each other, and to nothing else.
 
     `words`: lists of (label, on) over labels numbered within the block; `pairs`: arrays of pairs that exclude each
-    other. `parts`: the columns of both in the mask of what binds; `gates`: the rule of each that may be off, -1 if it
-    is always on. `least` and `most` (k,): the lowest logit that is on, the highest that is off.
+    other. `parts`: the columns of both in the mask of binding parts; `gates`: the rule of each if it may not apply, -1
+    if it always does. `least` and `most` (k,): the lowest logit that is on, the highest that is off.
 
     Attributes:
-        switches: The rules that may be off.
+        switches: The rules that may not apply.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class LabelBlock:
         self.outputs, self.words, self.pairs, self.parts = outputs, words, pairs, parts
         self.least, self.most, self._gates = least, most, gates
         self.switches = np.unique(gates[gates >= 0])
-        self._first = [int(np.flatnonzero(gates == rule)[0]) for rule in self.switches]  # a part of each
+        self._first = [int(np.flatnonzero(gates == rule)[0]) for rule in self.switches]  # one part of each
         size = len(outputs) + sum(map(len, words)) + 2 * sum(map(len, pairs))
         self._remembered = max(_FEWEST, _MOST_LITERALS // size)
         self._known: OrderedDict[bytes, LabelSearch] = OrderedDict()
 
     def solve(self, active: Mask, X: Array, t: Array) -> Turned:
-        """Return logits near those of answers t (n, m), where parts of the rules are active."""
+        """Return logits near those of answers t (n, m), given which parts of the rules are active."""
         n, logits, binds = len(t), t[:, self.outputs], active[:, self.parts]
         if not len(self.switches):
             found = self.search(np.ones(len(self.parts), dtype=bool)).nearest(logits)
@@ -95,7 +95,7 @@ class LabelBlock:
 
     @cached_property
     def switched(self) -> Diagram | None:
-        """The diagram of all rules in which each that may be off is a label behind the others, which stays as it is."""
+        """The diagram of all rules, with one more label, which is never turned, for each rule that may not apply."""
         k, switch = len(self.outputs), {int(rule): i for i, rule in enumerate(self.switches)}
         clauses, apart = [], [np.empty((0, 2), dtype=np.intp)]
         ends = [[(k + switch[rule], False)] if rule >= 0 else [] for rule in self._gates.tolist()]
@@ -112,7 +112,7 @@ class LabelBlock:
         return found if found is not None and found.size else None
 
     def search(self, pattern: Mask) -> LabelSearch:
-        """Return the search where these parts of the rules bind; those used last are remembered."""
+        """Return the search for a pattern of binding parts; recent ones are cached."""
         key = pattern.tobytes()
         if key in self._known:
             self._known.move_to_end(key)

@@ -1,4 +1,4 @@
-"""The search over literals, one of each clause: branch and bound with a callback, and a MILP for constant outputs."""
+"""Chooses one literal of each clause: branch and bound with a callback, and a MILP for constant outputs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from smle.solvers import MixedIntegerProgram, solve
 
@@ -22,7 +23,7 @@ Literal = TypeVar("Literal")
 
 @dataclass(frozen=True, eq=False)
 class SearchNode(Generic[Answer, Literal]):
-    """The cheapest answer under the chosen literals, its cost, and the literals of a clause that it breaks, if any."""
+    """The cheapest answer under the chosen literals, its cost, and the literals of a clause it breaks, if any."""
 
     cost: float
     answer: Answer
@@ -31,7 +32,7 @@ class SearchNode(Generic[Answer, Literal]):
 
 @dataclass(frozen=True, eq=False)
 class ChosenLiterals(Generic[Answer]):
-    """The best answer, None if none was found. `ended`: there is no better one; otherwise the limit cut the search."""
+    """The best answer, or None. If `ended`, there is no better one; otherwise the limit cut the search."""
 
     answer: Answer | None
     cost: float
@@ -50,12 +51,12 @@ def branch_and_bound(
     """Return the cheapest answer that breaks no clause.
 
     Args:
-        solve: Returns the cheapest answer under the chosen literals, None if there is none. More literals never make
-            it cheaper, so its cost bounds what follows. A broken clause is branched on, its first literal first.
-        max_nodes: How often to call `solve` at most.
+        solve: Returns the cheapest answer under the chosen literals, or None if there is none. More literals never make
+            it cheaper, so its cost is a bound. A broken clause is branched on, its first literal first.
+        max_nodes: The most calls of `solve`.
         below: Only answers that cost less count.
-        enough: The search ends with the first answer that costs no more than this.
-        best_first: Go on from the cheapest node; otherwise from the latest, depth first.
+        enough: End with the first answer that costs no more than this.
+        best_first: Continue from the cheapest node; otherwise depth first.
     """
     best: Answer | None = None
     cost, nodes, count = below, 0, 0
@@ -82,8 +83,7 @@ def choose_literals(
 ) -> npt.NDArray[np.intp] | None:
     """Return for each clause the literal that holds best at a constant output with room in one literal of each.
 
-    A MILP over the output, its distance from `near`, the room, and one binary per literal. The room counts most. None:
-    no such output was found.
+    Clauses that share no output are searched apart, equal ones once. None: no such output was found.
 
     Args:
         g: Literals `g.y <= h`, (k, m).
@@ -93,6 +93,38 @@ def choose_literals(
         reach: How far they may be from it, (m,).
         room: The share of the room that each literal keeps, (k,).
         most: The most room that is of use.
+    """
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))
+    chosen, known = order[starts], dict[bytes, npt.NDArray[np.intp] | None]()
+    graph = sparse.csr_matrix((np.ones(len(owner)), (owner, np.arange(len(owner)))), (len(starts), len(owner)))
+    tied = (abs(graph) @ abs(sparse.csr_matrix(g))).tocoo()
+    size = len(starts) + g.shape[1]
+    _, group = csgraph.connected_components(
+        sparse.csr_matrix((np.ones(tied.nnz), (tied.row, len(starts) + tied.col)), (size, size)), directed=False
+    )
+    several = np.bincount(owner) > 1
+    for number in np.unique(group[: len(starts)][several]):  # elsewhere there is nothing to choose
+        own = np.flatnonzero(group[owner] == number)
+        outputs = np.flatnonzero(group[len(starts) :] == number)
+        clauses, local = np.unique(owner[own], return_inverse=True)
+        asked = (g[np.ix_(own, outputs)], h[own], local, near[outputs], reach[outputs], room[own])
+        key = b"".join(np.ascontiguousarray(part).tobytes() for part in asked) + bytes(str(len(outputs)), "ascii")
+        if key not in known:
+            known[key] = _best_literals(*asked, most)
+        best = known[key]
+        if best is None:
+            return None
+        chosen[clauses] = own[best]
+    return chosen
+
+
+def _best_literals(
+    g: Array, h: Array, owner: npt.NDArray[np.intp], near: Array, reach: Array, room: Array, most: float
+) -> npt.NDArray[np.intp] | None:
+    """Choose by a MILP over the output, its distance from `near`, the room, and one binary per literal.
+
+    The room counts most.
     """
     k, m = g.shape
     clauses = int(owner.max()) + 1

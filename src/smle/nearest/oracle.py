@@ -1,10 +1,9 @@
-"""The nearest allowed outputs (MAP): what an oracle would answer instead of outputs that break rules.
+"""The nearest allowed outputs (MAP), by exact search: what an oracle would answer.
 
-Numbers and scores of choices: squared error, exact up to a margin that makes the result satisfy the rules in
-exact evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or
-through other labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are
-independent problems; rows on which the same rules are active are solved together. Rows whose search did not end are
-counted in a warning.
+Numbers and scores of choices: squared error, exact up to a margin that makes the result satisfy the rules in exact
+evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or through other
+labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are independent
+problems; rows with the same active rules are solved together. A warning counts the rows whose search did not end.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["common_units", "nearest_outputs", "to_scores"]
 Array = npt.NDArray[np.float64]
 
 _MARGINS = (1e-11, 1e-9, 1e-6)
-_ALIKE = 10.0  # spreads within this factor have one unit
+_ALIKE = 10.0  # spreads within this factor share a unit
 _MIXED_PAIRS = 2_000
 
 
@@ -42,10 +41,10 @@ def to_scores(spec: Specification, Y: Array) -> Array:
 
 
 def common_units(scale: npt.ArrayLike, labels: npt.NDArray[np.bool_]) -> Array:
-    """Return the units (m,) in which distances of outputs with these spreads are counted; those of labels stay.
+    """Return the units (m,) for distances of outputs with these spreads; those of labels stay.
 
-    Numbers whose spreads lie within a factor of ten share one unit, their geometric mean. What rules add up is mostly
-    of one kind, and the nearest answer is then the one that users expect. Numbers of different sizes keep their own.
+    Numbers whose spreads lie within a factor of ten share one unit, their geometric mean: rules mostly add up numbers
+    of one kind, and users then expect this nearest answer. Numbers of different sizes keep their own.
     """
     units = np.array(scale, dtype=np.float64)
     left = sorted(np.flatnonzero(~labels).tolist(), key=lambda i: units[i])
@@ -65,11 +64,11 @@ def nearest_outputs(
         spec: The rules.
         X: Inputs (n, d) in the order of `spec.columns`.
         Y: Outputs (n, m) in the order of `spec.targets`: numbers, scores, and for labels 0/1 or probabilities.
-        scale: Positive spread (m,) of each number, so that outputs of different sizes weigh the same
-            (`common_units`); labels are not scaled. None: as they are.
+        scale: Positive spread (m,) of each number, so that outputs of different sizes weigh the same (`common_units`);
+            labels are not scaled. None: no scaling.
 
     Returns:
-        Outputs (n, m): labels as 0 or 1, numbers unchanged where they are allowed; NaN where none was found.
+        Outputs (n, m): labels as 0 or 1, numbers unchanged if they are allowed; NaN where none was found.
 
     Raises:
         DataError: If shapes do not fit or a label is not in [0, 1].
@@ -101,7 +100,7 @@ def nearest_outputs(
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """The requirement of one set of active rules, split into what can be solved independently."""
+    """The requirement of one set of active rules, split into independent problems."""
 
     labels: npt.NDArray[np.bool_]
     pairs: npt.NDArray[np.int32]
@@ -162,7 +161,7 @@ def _tied(
     pairs: npt.NDArray[np.int32],
     labels: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
-    """Return the labels that clauses tie to other outputs, directly or through rules among labels. Shape (m,)."""
+    """Return a mask of the labels that clauses tie to other outputs, directly or through rules among labels: (m,)."""
     mixed = np.zeros(len(labels), dtype=bool)
     mixed[[i for clause in general for literal in clause.literals for i, _ in literal.outputs]] = True
     mixed &= labels
@@ -223,12 +222,12 @@ def _solve_block(
 
 
 def _is_end(clause: Clause) -> bool:
-    """Whether a clause is a constant end of one output."""
+    """Return whether a clause is a constant limit on one output."""
     return len(clause.literals) == 1 and not clause.literals[0].inputs and len(clause.literals[0].outputs) == 1
 
 
 def _clip(clauses: Sequence[Clause], Y: Array) -> Array:
-    """Clip one output to its ends, to the nearest float64 that is inside. Shape (n, 1)."""
+    """Clip one output to its limits, to the nearest float64 inside. Shape (n, 1)."""
     low, high = -np.inf, np.inf
     for clause in clauses:
         ((_, q),) = clause.literals[0].outputs

@@ -2,7 +2,7 @@
 
     maximize  sum over labels that are on of  w_l = log max(p_l, eps) - log max(1 - p_l, eps)
 
-It is the search of the deployed program (`label_search`), and where that is cut short a MILP.
+It uses the search of the deployed program (`label_search`), and a MILP if that is cut short.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPSILON = 1e-6
 
 
 def weights_of(probabilities: Array) -> Array:
-    """Return what turning each label on gains in log-likelihood."""
+    """Return the gain in log-likelihood of turning each label on."""
     p = np.clip(probabilities, 0.0, 1.0)
     gains: Array = np.log(np.maximum(p, EPSILON)) - np.log(np.maximum(1 - p, EPSILON))
     return gains

@@ -1,11 +1,11 @@
 """Nearest points of polyhedra for many points at once, in NumPy.
 
-    minimize ||z - p||^2   subject to   N z <= b  for the rows that are imposed on the point; rows have norm 1
+    minimize ||z - p||^2   subject to   N z <= b  for the rows imposed on the point; rows have norm 1
 
-Outputs are divided by their units first. z = p - N' u with u >= 0 on a set of tight rows. If there are few sets all
-are tried by one product; otherwise by the dual method of Goldfarb and Idnani: the row that is broken most joins the
-set, and rows whose multipliers would become negative leave it. For many points and few sets it goes from set to set by
-tables that are prepared once; preparing sets as they occur took longer than solving each point's own systems.
+Outputs are divided by their units first. z = p - N' u with u >= 0 on a set of tight rows. Few sets are all tried by one
+product; otherwise the dual method of Goldfarb and Idnani is used: the row broken most joins the set, and rows whose
+multipliers would become negative leave it. For many points and few sets it moves from set to set by tables prepared
+once; preparing sets as they occur took longer than solving each point's own systems.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ Numbers = npt.NDArray[np.intp]
 
 OFF = -1e200  # excess of a row that is not imposed
 _RIDGE = 1e-12  # keeps sets of dependent rows solvable
-_DEPENDENT = 1e-9  # what is left of a row beside others on which it depends
-_FEW_ROWS = 256  # of which all are multiplied, whether they have multipliers or not
-_FEASIBLE = 1e-8  # what may be short where all sets are tried
-_PREPARED_SETS, _PREPARED_NUMBERS = 500, 1_000_000  # if there are no more; half of the numbers are left for others
-_TRIED, _TRIED_TOGETHER = 800, 400_000  # sets times rows, of all points: all sets are tried
+_DEPENDENT = 1e-9  # what is left of a row that depends on others
+_FEW_ROWS = 256  # up to this many rows, all are multiplied, with multipliers or not
+_FEASIBLE = 1e-8  # tolerance where all sets are tried
+# Most sets, and numbers, to prepare in advance; half of the numbers are left for others.
+_PREPARED_SETS, _PREPARED_NUMBERS = 500, 1_000_000
+_TRIED, _TRIED_TOGETHER = 800, 400_000  # sets times rows, of one point and of all, up to which all sets are tried
 _AT_ONCE = 200_000  # numbers that stay in the processor's cache
 _RELATIVE = 2.0**-23  # twice the rounding of a float32
-_NOISE = 2.0**-44  # of float64, which other outputs leave in one that is near zero
-TINY = 2.0**-125  # twice what becomes zero: proposals keep it from bounds
+_NOISE = 2.0**-44  # float64 noise that other outputs leave in one near zero
+TINY = 2.0**-125  # twice what becomes zero: proposals keep this far from bounds
 
 
 class Polyhedron:
-    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,), in which outputs are counted.
+    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,) of the outputs.
 
-    Points and bounds are those of outputs in their own units, N (z / unit) <= b. A state says which rows are tight: the
-    number of a prepared set (n,), or multipliers (n, J) if there are many rows.
+    Points and bounds are in the outputs' own units, N (z / unit) <= b. A state says which rows are tight: the number of
+    a prepared set (n,), or multipliers (n, J) if there are many rows.
     """
 
     def __init__(self, N: Array, unit: Array) -> None:
@@ -57,19 +58,19 @@ class Polyhedron:
         self._forget()
 
     def trim(self) -> None:
-        """Forget sets that were prepared on the way, if they have become many; states from before are void then."""
+        """Forget sets prepared on the way if there are many; earlier states become invalid."""
         if self._steps.size > _PREPARED_NUMBERS:
             self._forget()
 
     def _forget(self) -> None:
-        """Start with the sets that can be tight, if these are few."""
+        """Start with the sets that can be tight, if there are few."""
         J, k = self.N.shape
         self._members = [frozenset[int]()]
         self._numbers = {self._members[0]: 0}
         size = 8 if self._prepared else 0
         # [set, row]: by how much multipliers fall when the row's rises; for rows in the set, the inverse.
         self._steps = np.zeros((size, J, J))
-        self._pulls = np.zeros((J, k, size))  # [row, output, set]: the move that takes off what rows exceed
+        self._pulls = np.zeros((J, k, size))  # [row, output, set]: the move that removes the excess of rows
         self._tight = np.zeros((size, J), dtype=bool)
         self._next = np.full((size, J), -1, dtype=np.intp)  # [set, row]: the set with the row turned
         if self._prepared:
@@ -83,15 +84,14 @@ class Polyhedron:
                     self._number(frozenset(rows))
         count = len(self._members)
         tables = self._steps[:count] - np.where(self._tight[:count], 0.0, 1.0)[:, :, None] * np.eye(J)
-        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J * count, J))  # rows, sets; from rows
+        self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J * count, J))  # (rows, sets) by rows
 
     def nearest(
         self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
     ) -> tuple[Array, Any, Any]:
-        """Return nearest points (n, k), by how much they are short if it is negative (n,), and the state.
+        """Return nearest points (n, k), their shortfall if negative (n,), and the state.
 
-        A state that is given is that of the same points under fewer rows. Without `may_be_empty` nobody asks for what
-        they are short.
+        A given state is that of the same points under fewer rows. If not `may_be_empty`, the shortfall is not computed.
         """
         n, J = imposed.shape
         numbers = n * len(self._all)
@@ -129,17 +129,17 @@ class Polyhedron:
         return z, 1e4 * tolerance - over, u if sets is None else sets
 
     def _over(self, z: Array, b: Array) -> Array:
-        """Return what points exceed bounds by, (J, n): long rows are added up faster than short ones."""
+        """Return the excess of points over bounds, (J, n), since long rows add up faster than short ones."""
         over: Array = self._rows @ z.T
         over -= b.T if b.ndim == 2 else b[:, None]
         return over
 
     def _pulled(self, over: Array, number: Numbers) -> Array:
-        """Return the moves (n, k) that take off, with the tight rows of each point's set, what these exceed."""
+        """Return the moves (n, k) that remove the excess of the tight rows of each point's set."""
         return np.asarray(np.einsum("jn,jkn->nk", over, self._pulls.take(number, axis=2)))
 
     def _climb(self, excess: Array, multipliers: Array, numbers: Numbers | None, tolerance: Array) -> None:
-        """Let broken rows join, until none is left; changes multipliers and numbers of sets."""
+        """Let broken rows join until none is left; updates multipliers and numbers of sets in place."""
         row = excess.argmax(axis=1)
         at = np.flatnonzero(excess[np.arange(len(row)), row] > tolerance)
         if not len(at):
@@ -185,26 +185,26 @@ class Polyhedron:
             numbers[at] = number
 
     def _change(self, u: Array) -> Array:
-        """Return u N N': of many rows few have multipliers."""
+        """Return u N N'; of many rows, few have multipliers."""
         if len(self._gram) <= _FEW_ROWS:
             return np.asarray(u @ self._gram)
         used = np.flatnonzero(u.any(axis=0))
         return np.asarray(u[:, used] @ self._gram[used])
 
     def _step(self, row: Numbers, u: Array, number: Numbers | None) -> Array:
-        """Return how multipliers change when that of a row rises by 1, tight rows staying tight. Returns (n, J)."""
+        """Return how multipliers change when that of a row rises by 1 and tight rows stay tight: (n, J)."""
         span = np.arange(len(row))
         if number is not None:
             w = -self._steps[number, row]
         else:
             tight = u > 0
-            tight[span, row] = False  # it may have risen a part of the way
+            tight[span, row] = False  # it may have risen part of the way
             w = -tight_multipliers(self._gram, self._gram[row], tight)
         w[span, row] = 1.0
         return w
 
     def _turn(self, number: Numbers, row: Numbers) -> Numbers:
-        """Return the sets with a row turned on or off; new ones are prepared."""
+        """Return the sets with a row turned on or off, preparing new ones."""
         turned = self._next[number, row]
         if turned.min() < 0:
             new = turned < 0
@@ -214,7 +214,7 @@ class Polyhedron:
         return turned
 
     def _number(self, members: frozenset[int]) -> int:
-        """Return the number of a set, which is prepared if it is new."""
+        """Return the number of a set, preparing it if it is new."""
         if members in self._numbers:
             return self._numbers[members]
         number = self._numbers[members] = len(self._members)
@@ -230,19 +230,19 @@ class Polyhedron:
         return number
 
     def tight(self, state: Any, z: Array, b: Array, imposed: Mask) -> Mask:
-        """Return which rows keep points z of a state where they are (n, J)."""
+        """Return a mask of the rows that hold points z of a state in place (n, J)."""
         return np.asarray(self._tight[state] if self._prepared else state > 0)
 
     def tighten(self, z: Array, b: Array, imposed: Mask, state: Any, *, thorough: bool) -> Array:
-        """Move points that were moved inward by what a cast to float32 may move them outward.
+        """Move points inward, so that a cast to float32 cannot move them outside.
 
-        Unless `thorough`, rows beside the tight ones are not looked at.
+        Unless `thorough`, only tight rows are considered.
         """
         room = self._sizes @ np.abs(z).T
         over = self._over(z, b)
         over += room
         if self._prepared:
-            z = z - self._pulled(over, state)  # which is 0 for rows that are not tight
+            z = z - self._pulled(over, state)  # 0 for rows that are not tight
         else:
             z = z - tight_multipliers(self._gram, over.T, state > 0) @ self._moves
         if not thorough:
@@ -252,7 +252,7 @@ class Polyhedron:
         broken = imposed & (z @ self._turned - limit > 0.5 * floor)
         rows = np.flatnonzero(broken.any(axis=1) & tight.any(axis=1))
         on = tight[rows]
-        for _ in range(3):  # rows beside the tight ones that the move broke, or that were as near
+        for _ in range(3):  # other rows that the move broke, or that were as near
             if not len(rows):
                 break
             on |= broken[rows]
@@ -266,7 +266,7 @@ class Polyhedron:
 def steps_of(gram: Array, tight: Numbers) -> tuple[Array, Array]:
     """Return the table (J, J) of a set of tight rows, and the inverse of their products.
 
-    From what rows exceed it makes multipliers of the tight rows, and what these take off the others.
+    It maps the excess of rows to multipliers of the tight rows, and to what these take off the others.
     """
     table: Array = np.zeros(gram.shape)
     inverse: Array = np.asarray(np.linalg.inv(gram[np.ix_(tight, tight)]), dtype=np.float64)
@@ -276,7 +276,7 @@ def steps_of(gram: Array, tight: Numbers) -> tuple[Array, Array]:
 
 
 def tight_multipliers(gram: Array, over: Array, on: Mask) -> Array:
-    """Solve gram[on, on] u = over[on] for each point; u is 0 elsewhere. Shapes: (J, J), (n, J), (n, J) -> (n, J)."""
+    """Solve gram[on, on] u = over[on] for each point, with u 0 elsewhere. Shapes: (J, J), (n, J), (n, J) -> (n, J)."""
     most = int(on.sum(axis=1).max(initial=0))
     order = np.argsort(~on, axis=1, kind="stable")[:, :most]
     used = np.take_along_axis(on, order, axis=1)
@@ -289,14 +289,14 @@ def tight_multipliers(gram: Array, over: Array, on: Mask) -> Array:
 
 
 def _product(rows: Array, matrices: Array) -> Array:
-    """Return the product of each row with its own matrix. Shapes: (n, J), (n, J, k) -> (n, k)."""
-    if len(rows) > 256:  # from here on quicker, as long as matrices are small
+    """Multiply each row by its own matrix. Shapes: (n, J), (n, J, k) -> (n, k)."""
+    if len(rows) > 256:  # faster from here on, as long as matrices are small
         return np.asarray(np.einsum("nj,njk->nk", rows, matrices))
     return np.asarray(np.matmul(rows[:, None, :], matrices)[:, 0])
 
 
 class SingleRows:
-    """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,). It needs no state."""
+    """Rows over one output each, in the outputs' own units. Shapes: column (J,), sign (J,). Needs no state."""
 
     def __init__(self, column: Numbers, sign: Array, k: int) -> None:
         self._ends = []
@@ -308,22 +308,23 @@ class SingleRows:
         self._k, self._column = k, column
 
     def trim(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
     def nearest(
         self, p: Array, b: Array, imposed: Mask, state: Any = None, *, may_be_empty: bool = True
     ) -> tuple[Array, Any, Any]:
-        """Return nearest points (n, k), and by how much they are short if it is negative (n,)."""
+        """Return nearest points (n, k), and their shortfall if negative (n,)."""
         low, high = self._limits(b, imposed)
         z = np.minimum(np.maximum(p, low), high)
         short = (high - low).min(axis=1) if may_be_empty else None
         return z, short, np.zeros(len(p), dtype=np.intp)
 
     def tight(self, state: Any, z: Array, b: Array, imposed: Mask) -> Mask:
-        """Return which rows keep points z where they are (n, J): one for each output that is at a limit."""
+        """Return a mask of the rows that hold points z in place (n, J): one for each output at a limit."""
         found = np.zeros(imposed.shape, dtype=bool)
         for side, rows, columns, starts in self._ends:
-            for column, own in zip(columns, np.split(rows, starts[1:]), strict=False):  # which splits nothing once
+            # An empty split still yields one part.
+            for column, own in zip(columns, np.split(rows, starts[1:]), strict=False):
                 at = imposed[:, own] & (b[..., own] * side == z[:, [column]])
                 at[found[:, self._column == column].any(axis=1)] = False
                 found[at.any(axis=1), own[at.argmax(axis=1)[at.any(axis=1)]]] = True
@@ -347,7 +348,7 @@ class SingleRows:
 
 
 def upward(values: Array) -> Array:
-    """Return the least float32 numbers that are no less; normal, or 0."""
+    """Round up to float32 numbers that are normal or 0."""
     rounded = values.astype(np.float32)
     rounded = np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded).astype(np.float64)
     small = np.abs(rounded) < 2.0**-126

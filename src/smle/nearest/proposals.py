@@ -1,9 +1,9 @@
-"""Proposals: answers that obey the rules, as near to a model's answers as can be found. Nothing here is proved.
+"""Proposals: answers that obey the rules, as near to a model's answers as possible. Nothing here is proved.
 
-What is proposed is checked by the head before it is served (`smle_check.heads.candidates`), and the stored safe answer
-serves where nothing passes. Clauses that share no output are separate problems (blocks):
+The head checks proposals before it serves them (`smle_check.heads.candidates`), and serves the stored safe answer if
+none passes. Clauses that share no output are separate problems (blocks):
 
-* labels that only rules among labels tie together: `labels`;
+* labels tied together only by rules among labels: `labels`;
 * all others: the nearest points of the parts of what is allowed, in outputs divided by their scale: `alternatives`.
 """
 
@@ -21,7 +21,7 @@ from smle.nearest.labels import LabelBlock, Turned
 from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
-__all__ = ["Proposals"]
+__all__ = ["Found", "Proposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -30,22 +30,43 @@ Pairs = npt.NDArray[np.int32]
 
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
-_ON_STEPS = -1.0  # in place of a move: the point itself, on float32 numbers that obey
-_FAR_MOVE = 2.0**-7  # from here on an answer is not the nearest any more
+_ON_STEPS = -1.0  # instead of a move: the point itself, on float32 numbers that obey
+_FAR_MOVE = 2.0**-7  # from here on, an answer is no longer the nearest
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
-_MOST_PAIRS = 20_000  # exclusions that become clauses where labels are tied to more
+_MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
+
+
+class Found:
+    """What was found for each block at given answers. A block is solved when somebody asks for it."""
+
+    def __init__(self, parts: Sequence[Block | LabelBlock], active: Mask, X: Array, p: Array) -> None:
+        self._parts, self._asked = parts, (active, X, p)
+        self._solved: dict[int, NearestPoints | Turned] = {}
+
+    def of(self, number: int) -> NearestPoints | Turned:
+        """Return what was found for a block."""
+        if number not in self._solved:
+            self._solved[number] = self._parts[number].solve(*self._asked)
+        return self._solved[number]
+
+    @property
+    def cut(self) -> list[Mask]:
+        """Rows (n,) for which a search was cut short, block by block, where there are such rows."""
+        return [own.cut for own in self._solved.values() if own.cut is not None and own.cut.any()]
 
 
 class Proposals:
-    """Candidates for rows whose answers break an active clause, nearest first.
+    """Proposes candidates for rows whose answers break an active clause, nearest first.
 
     Args:
         clauses: The rules' clauses.
-        scale: Spread of each output, (m,); distances are counted in it.
-        h_checked: What the head compares `g.y + s.x` with, (L,); None: `h`, and just below where a literal is strict.
-        default: What stands for answers that are NaN, infinite or far beyond, (m,); None: 0.
-        clips: Whether the head clips proposals to limits on single outputs. Outputs with nothing else are left to it.
+        scale: Spread of each output (m,), the unit of distances.
+        h_checked: The bounds (L,) with which the head compares `g.y + s.x`; by default `h`, and just below it where a
+            literal is strict.
+        default: What replaces answers that are NaN, infinite or far beyond, (m,); by default 0.
+        clips: Whether the head clips proposals to limits on single outputs. Outputs with only such limits are left to
+            it.
     """
 
     def __init__(
@@ -68,41 +89,45 @@ class Proposals:
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
-    def first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
+    def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, Found]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN.
+        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
+        where answers stay as they are; None: nowhere.
         """
         if self._is_quiet:  # to ask for silence costs a tenth of a small repair
-            return self._first(active, X, t)
+            return self._first(active, X, t, passed)
         with np.errstate(all="ignore"):
-            return self._first(active, X, t)
+            return self._first(active, X, t, passed)
 
-    def _first(self, active: Mask, X: Array, t: Array) -> tuple[Array, list[NearestPoints | Turned]]:
+    def _first(self, active: Mask, X: Array, t: Array, passed: Mask | None) -> tuple[Array, Found]:
         flat, p = t.ravel(), t
-        if not flat.dot(flat) <= _NEAR:  # no square is larger than their sum
+        if not flat.dot(flat) <= _NEAR:  # no square exceeds the sum of all
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
-        found = [part.solve(active, X, p) for part in self.parts]
-        if len(found) == 1 and len(self.parts[0].outputs) == p.shape[1]:
-            return found[0].first(), found
+        found = Found(self.parts, active, X, p)
+        if len(self.parts) == 1 and len(self.parts[0].outputs) == p.shape[1]:
+            return found.of(0).first(), found
         y = p.copy()
-        for part, own in zip(self.parts, found, strict=True):
-            y[:, part.outputs] = own.first()
+        asked = range(len(self.parts)) if passed is None else np.flatnonzero(~passed.all(axis=0)).tolist()
+        for number in asked:
+            outputs, own = self.parts[number].outputs, found.of(number).first()
+            y[:, outputs] = own if passed is None else np.where(passed[:, [number]], p[:, outputs], own)
         return y, found
 
     def further(
-        self, y: Array, solved: list[NearestPoints | Turned], safe: Array | Callable[[], Array]
+        self, y: Array, found: Found, safe: Array | Callable[[], Array]
     ) -> Generator[tuple[Array, int], Mask | None, None]:
-        """Yield first candidates once more, and then others on the way to safe answers (n, m).
+        """Yield the first candidates again, then others on the way to safe answers (n, m).
 
-        Safe answers are rarely needed, so that a function may stand for them. Blocks that obey stay as they are.
+        Safe answers are rarely needed, so `safe` may be a function. Blocks that obey stay as they are.
 
-        Beside each array stands what it is: 1 nearest answers, 3 answers that are only near, 2 the safe answers of the
-        blocks that do not obey. An array has one candidate per row, to be cast to float32. `send(open)` says which rows
-        of the last array are still open, and the next array has these rows alone; after `next` all stay open. It ends
-        when there is nothing left to propose.
+        Each array comes with its kind: 1 nearest answers, 3 answers that are only near, 2 the safe answers of the
+        blocks that do not obey. An array has one candidate per row, to be cast to float32. `send(open)` tells which
+        rows of the last array are still open, and the next array has only these rows; after `next` all stay open. It
+        ends when there is nothing left to propose.
         """
         open_ = yield y, 1
+        solved = [found.of(number) for number in range(len(self.parts))]
         rows, goals = np.arange(len(y)), safe() if callable(safe) else safe
         steps = [(rank, move) for rank in range(KEPT) for move in (0.0, _ON_STEPS, *_FIRST_MOVES)]
         steps += [(rank, move) for move in _LAST_MOVES for rank in range(KEPT) if move < 1 or rank == 0]
@@ -113,7 +138,7 @@ class Proposals:
             with np.errstate(all="ignore"):
                 rounded = _rounded(y)
                 held = np.stack([own.holds(rounded, rows) for own in solved])
-                # Parts that obey stay; where all seem to, the head sees what we do not, and all move.
+                # Parts that obey stay. If all seem to, the head sees something this check does not, and all move.
                 for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
                     goal = goals[np.ix_(rows[left], part.outputs)]
                     if move == _ON_STEPS and isinstance(own, NearestPoints):
@@ -125,14 +150,14 @@ class Proposals:
 
 
 def _rounded(y: Array) -> Array:
-    """Return float32 numbers as float64; what is nearer to 0 than normal numbers becomes 0."""
+    """Round to float32, as float64; subnormal numbers become 0."""
     result = y.astype(np.float32).astype(np.float64)
     result[np.abs(result) < TINY] = 0.0
     return result
 
 
 def _blocks(clauses: Clauses, h_checked: Array, scale: Array, *, clips: bool) -> list[Block | LabelBlock]:
-    """Return a block for each group of outputs that clauses and exclusions tie together."""
+    """Return a block for each group of outputs tied together by clauses and exclusions."""
     m, count = len(clauses.labels), len(clauses.rule)
     ends = np.searchsorted(clauses.clause, np.arange(count + 1))
     ties = [{i for form in clauses.outputs[a:b] for i in form} for a, b in pairwise(ends.tolist())]
@@ -210,9 +235,10 @@ def _numbers(
         rows[row, -1] = h_checked[i]
     rows[np.arange(len(literals), len(rows)), np.searchsorted(columns, tied)] = 1.0
     rows[len(literals) :, -1] = -TINY
-    # Distinct literals: rules often repeat them, and a label has two.
+    # Keep distinct literals: rules often repeat them, and a label has two.
     distinct, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]  # as stated
+    # In the stated order.
+    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]
     row_of = dict(zip(literals, place.tolist(), strict=False))
     off = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
     listed = [[row_of[i] for i in own] for _, own in stated]

@@ -26,7 +26,7 @@ _RIDGE = 1e-12  # keeps sets of dependent rows solvable
 class Faces:
     """Nearest points of a block, in `rows` (r,), on the faces of their tight rows `on` (r, J).
 
-    `weight` (r,): which share of the point is served; the rest is that of a safe answer.
+    `weight` (r,): the share of the point that is served; the rest is a safe answer.
     """
 
     block: Block
@@ -38,10 +38,10 @@ class Faces:
         gram = self.block.N @ self.block.N.T
         ridged = gram + _RIDGE * np.eye(len(gram))
         u = tight_multipliers(ridged, over, self.on)
-        return u + tight_multipliers(ridged, over - u @ gram, self.on)  # what the ridge took away
+        return u + tight_multipliers(ridged, over - u @ gram, self.on)  # corrects for the ridge
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add what outputs weighted by v (n, m) pull at inputs (n, d) and at answers (n, m)."""
+        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and answers (n, m)."""
         block, at = self.block, np.ix_(self.rows, self.block.outputs)
         w = v[at] * block.unit * self.weight[:, None]
         u = self._multipliers(w @ block.N.T)
@@ -49,7 +49,7 @@ class Faces:
         by_inputs[self.rows] -= u @ block.slopes
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
-        """Add to outputs (n, m) how they move when inputs (n, d) and answers (n, m) do."""
+        """Add to outputs (n, m) how they move with inputs (n, d) and answers (n, m)."""
         block, at = self.block, np.ix_(self.rows, self.block.outputs)
         w = answers[at] / block.unit
         u = self._multipliers(w @ block.N.T + inputs[self.rows] @ block.slopes.T)

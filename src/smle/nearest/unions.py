@@ -3,7 +3,7 @@
     minimize ||y' - y||^2   subject to   G y' <= h        (h may differ from point to point)
 
 An active-set method, batched over points, starts from the broken rows and solves equality-constrained problems until
-the KKT conditions hold. What is left goes to the QP solver.
+the KKT conditions hold. The rest goes to the QP solver.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Mask = npt.NDArray[np.bool_]
 _ROUNDS = 30
 _TOLERANCE = 1e-11
 SHARED_NODES = 5_000
-"""Choices of literals that are looked at for all points together, before the rest is searched point by point."""
+"""Choices of literals tried for all points together, before the rest is searched point by point."""
 MAX_NODES = 20_000
-"""The same for one point."""
+"""Choices of literals tried for one point."""
 
 
 def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
@@ -52,7 +52,7 @@ def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
 
 
 def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask]:
-    """Return points (n, m) and whether each satisfies the KKT conditions within rounding."""
+    """Return points (n, m) and a mask of those that satisfy the KKT conditions within rounding."""
     k = len(G)
     gram = G @ G.T + 1e-13 * np.eye(k)
     excess = Y @ G.T - H
@@ -70,7 +70,7 @@ def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask
         negative, broken = multipliers < -tolerance, (left > tolerance) & ~on
         fine = ~negative.any(axis=1) & (left <= tolerance).all(axis=1)
         points[open_], done[open_] = moved, fine
-        # Drop the most negative multiplier, or else add the row that is broken most.
+        # Drop the most negative multiplier, or else add the row broken most.
         worst = np.where(negative, multipliers, 0.0).argmin(axis=1)
         most = np.where(broken, left, -np.inf).argmax(axis=1)
         span = np.arange(len(open_))
@@ -97,7 +97,7 @@ def _by_solver(G: Array, h: Array, y: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Rows of all literals, and clauses as lists of row numbers: at least one of each must hold.
+    """Rows of all literals, and clauses as lists of row numbers, of which at least one must hold.
 
     Shapes: G (k, m) rows of norm 1; H (n, k) bounds per point.
     """
@@ -110,9 +110,9 @@ class Choices:
 def nearest_in_union(choices: Choices, Y: Array) -> Array:
     """Return the nearest points that satisfy all clauses, NaN where none was found. Shape: Y (n, m).
 
-    Branch and bound over literals: the nearest point that satisfies those chosen so far bounds the distance from
-    below, and the clause that it breaks most is branched on. Points that share a choice go together, depth first; those
-    that stay open are searched one by one, best first. If one of these searches does not end, a warning says so.
+    Branch and bound over literals: the nearest point that satisfies those chosen so far bounds the distance from below,
+    and the clause it breaks most is branched on. Points with the same choice go together, depth first; those that stay
+    open are searched one by one, best first. If such a search does not end, a warning says so.
     """
     units = tuple(clause[0] for clause in choices.clauses if len(clause) == 1)
     best, cost = np.full_like(Y, np.nan), np.full(len(Y), np.inf)
@@ -130,7 +130,7 @@ def nearest_in_union(choices: Choices, Y: Array) -> Array:
             same = rows[broken == c]
             literals = list(choices.clauses[c])
             room = choices.H[same][:, literals] - points[broken == c] @ choices.G[literals].T
-            # The nearest literal is looked at first (last pushed).
+            # Pushed last, the nearest literal is tried first.
             stack.extend((same, (*chosen, literals[j])) for j in np.argsort(room.mean(axis=0)))
     unsure = 0
     for row in np.unique(np.concatenate([rows for rows, _ in stack])):

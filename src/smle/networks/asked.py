@@ -1,4 +1,4 @@
-"""A torch module as something that a search for violations can ask, gradients included."""
+"""Lets a search for violations query a torch module, gradients included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Points = npt.NDArray[np.floating[Any]]
 
 
 class AskedModule:
-    """A module of features (n, d) with answers (n, m), or (n,) for one output."""
+    """A module from features (n, d) to answers (n, m), or (n,) for one output."""
 
     dtype: type[np.floating[Any]] = np.float32
 
@@ -50,7 +50,7 @@ class AskedModule:
         return X.astype(np.float32), found.to(torch.float64).cpu().numpy()
 
     def pull(self, X: Points, weights: Doubles) -> Doubles | None:
-        """Return the gradients (n, d) of weights . outputs; None if there are none."""
+        """Return the gradients (n, d) of weights . outputs, or None if there are none."""
         features = self._features(X).requires_grad_()
         with torch.enable_grad():
             found = self._answers(features)

@@ -1,4 +1,4 @@
-"""The perceptron of the estimators; constant bounds behind a backbone. Any torch module serves as one."""
+"""The perceptron of the estimators, and constant bounds behind a backbone. Any torch module can be a backbone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MLP(nn.Sequential):
 
 
 class Rescale(nn.Module):
-    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as clip to [-1, 1]."""
+    """(z - center) / half, per unit and trained: constant bounds, folded into the backbone as a clip to [-1, 1]."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Rescale(nn.Module):
 
 
 class Rescaled(nn.Module):
-    """A backbone with trained constant bounds behind it."""
+    """A backbone followed by trained constant bounds."""
 
     def __init__(self, backbone: nn.Module, units: int) -> None:
         super().__init__()
@@ -73,21 +73,17 @@ class Rescaled(nn.Module):
 
 
 class Function(nn.Module):
-    """A function as a module. The module that it is a method of, if there is one, is part of it."""
+    """Wraps a function as a module. If it is a method of a module, that module becomes a part."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         owner = getattr(function, "__self__", None) or getattr(function, "func", None)
         self.owner = owner if isinstance(owner, nn.Module) else None
-        self.forward = function  # so that its arguments are seen
+        self.forward = function  # so that tools see its arguments
 
 
 def as_module(backbone: object) -> nn.Module:
-    """Return a module as it is, a function as one.
-
-    Raises:
-        TypeError: If it is neither.
-    """
+    """Return a module unchanged, or wrap a function. Raises TypeError for anything else."""
     if isinstance(backbone, nn.Module):
         return backbone
     if callable(backbone) and not isinstance(backbone, type):
@@ -97,11 +93,7 @@ def as_module(backbone: object) -> nn.Module:
 
 
 def require_width(z: object, units: int) -> Tensor:
-    """Return an embedding if it has the shape (batch, units).
-
-    Raises:
-        ValueError: If it has not.
-    """
+    """Return an embedding of shape (batch, units), or raise ValueError."""
     if isinstance(z, Tensor) and z.ndim == 2 and z.shape[1] == units:
         return z
     got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
@@ -109,9 +101,9 @@ def require_width(z: object, units: int) -> Tensor:
 
 
 class Answers(nn.Module):
-    """A backbone and a linear layer behind it: answers in the user's units, made of numbers of order one.
+    """A backbone and a linear layer: answers in the user's units, computed from numbers of order one.
 
-    `forward` takes what the backbone takes: features that were put through `standardize`, or arguments of its own.
+    `forward` takes what the backbone takes: features passed through `standardize`, or its own arguments.
     """
 
     shift: Tensor
@@ -130,7 +122,7 @@ class Answers(nn.Module):
 
     @torch.no_grad()
     def set_units(self, frame: DataScale) -> None:
-        """Take over units."""
+        """Set the units."""
         pairs = (
             (self.standardize.shift, frame.x_shift),
             (self.standardize.scale, frame.x_scale),

@@ -1,4 +1,4 @@
-"""Calls of a module with an example: what is exported, under which names, and whether it holds at other sizes."""
+"""Calls of a module with an example: what is exported, under which names, and whether it works at other sizes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from smle.serving.stored import runtime_errors, session_of
 
 __all__ = ["Call", "same", "try_sizes"]
 
-_SAME, _SAME_IN_HALF = 1e-3, 5e-2  # of the largest answer
+_SAME, _SAME_IN_HALF = 1e-3, 5e-2  # tolerance relative to the largest answer
 
 
 class Call(nn.Module):
-    """A module that is called with tensors alone: those of an example, wherever they stand in its arguments.
+    """Wraps a module so that it is called with tensors only: those of an example, wherever they are in its arguments.
 
     Attributes:
-        tensors: Those of the example.
-        names: A name for each: the argument's own, and keys and places inside of it.
+        tensors: The tensors of the example.
+        names: A name for each: the argument's, with keys and positions inside it.
     """
 
     def __init__(self, module: nn.Module, arguments: Any, names: dict[str, str]) -> None:
@@ -39,10 +39,9 @@ class Call(nn.Module):
 
     @classmethod
     def of(cls, module: nn.Module, example: Any, *, features: bool) -> Call:
-        """Return the call of a module with a tensor, a tuple of arguments or a dict of arguments by name.
+        """Wrap the call of a module with a tensor, a tuple of arguments or a dict of arguments by name.
 
-        Raises:
-            ModelFormatError: If there is no tensor among them.
+        Raises ModelFormatError if there is no tensor among them.
         """
         arguments = _arguments(example)
         names = {"0": "features"} if features else _argument_names(module, len(arguments[0]))
@@ -55,7 +54,7 @@ class Call(nn.Module):
         return call
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return what the module answers."""
+        """Call the module."""
         leaves = list(self._constants)
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
@@ -63,11 +62,7 @@ class Call(nn.Module):
         return self.module(*arguments, **named)
 
     def axes_of(self, shapes: Any) -> list[dict[int, Any]]:
-        """Return the free axes of each tensor, from what has the form of the example.
-
-        Raises:
-            ModelFormatError: If it has another one.
-        """
+        """Return the free axes of each tensor, or raise ModelFormatError if `shapes` lacks the example's structure."""
         given = trees.tree_flatten_with_path(_arguments(shapes, is_shapes=True), is_leaf=_is_axes)[0]
         known = {trees.keystr(path): axes for path, axes in given}
         ours = [trees.keystr(path) for path in self._paths]
@@ -109,7 +104,7 @@ def _name(path: Any, names: dict[str, str]) -> str:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Return whether two answers agree but for rounding."""
+    """Return whether two answers agree up to rounding."""
     if a.shape != b.shape:
         return False
     usual = a[a.isfinite()]
@@ -120,12 +115,10 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 def try_sizes(call: Call, model: Any, *, may_be_fixed: bool) -> None:
-    """Run an exported model where its free axes have other sizes than in the example, and compare it with the module.
+    """Run an exported model with its free axes at other sizes; raise ModelFormatError if it differs from the module.
 
-    Sizes at which the module itself fails tell nothing. `may_be_fixed`: somebody said which axes are free.
-
-    Raises:
-        ModelFormatError: If it answers otherwise or fails, or has fixed an axis that the module does not.
+    It must not fix an axis that the module does not, unless `may_be_fixed`: then the user said which axes are free.
+    Sizes at which the module itself fails are skipped.
     """
     session = session_of(model.SerializeToString())
     sizes = {item.name: item.shape for item in session.get_inputs()}
@@ -166,7 +159,7 @@ def try_sizes(call: Call, model: Any, *, may_be_fixed: bool) -> None:
 
 
 def _fix(model: Any, call: Call, axes: list[tuple[int, int]]) -> None:
-    """Say in the file that axes have the size of the example: the module takes no other."""
+    """Fix axes in the file at the size of the example, because the module takes no other."""
     inputs = {value.name: value for value in model.graph.input}
     for i, k in axes:
         if call.names[i] in inputs:
@@ -174,7 +167,7 @@ def _fix(model: Any, call: Call, axes: list[tuple[int, int]]) -> None:
 
 
 def _resized(tensors: tuple[Tensor, ...], axes: list[tuple[int, int]]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the tensors with axes of one size longer and shorter; what is there is repeated, so that indices fit."""
+    """Yield the tensors with axes of one size longer and shorter, repeating entries so that indices stay valid."""
     i, k = axes[0]
     size = tensors[i].shape[k]
     for wanted in {2 * size + 1, size - 1, 2, 1} - {size, 0, -1}:
@@ -187,7 +180,7 @@ def _resized(tensors: tuple[Tensor, ...], axes: list[tuple[int, int]]) -> Iterat
 
 
 def _answer(call: Call, tensors: tuple[Tensor, ...]) -> Tensor | None:
-    """Return what a module answers; None: it does not take these."""
+    """Return the module's answer, or None if it fails on these tensors."""
     try:
         found = call(*(part.clone() for part in tensors))
     except Exception:  # noqa: BLE001  # whatever a module raises

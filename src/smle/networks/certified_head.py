@@ -1,10 +1,9 @@
-"""A certified head in torch: its program in NumPy, behind what any module computes."""
+"""A certified head in torch: its NumPy program, behind any module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -25,19 +24,18 @@ __all__ = ["CertifiedHead"]
 class CertifiedHead(nn.Module):
     """(features, what a module computes) -> answers that obey the rules, by the certified program in NumPy.
 
-    In front of a head of rules there are answers: those that the rules allow pass as they are. In front of a box there
-    are embeddings. There is nothing to train, and nothing to change: all numbers are those of the certificate, and
-    hooks are refused.
+    A head of rules reads answers; those that the rules allow pass unchanged. A box reads embeddings. Nothing can be
+    trained or changed: all numbers are those of the certificate, and hooks are refused.
 
-    Gradients are those of the program: kept answers pass them on; moved ones pass on what the rules that hold them
-    leave; and where what rules allow moves with features, these get theirs.
+    Gradients are those of the program: kept answers pass them on, moved ones pass on what the binding rules leave, and
+    features get them where the allowed answers depend on features.
 
     Shapes: features (..., d), answers (..., m) or embeddings (..., n) in any float format, outputs (..., m) in float32.
 
     Attributes:
         certificate: The proof.
-        counts: Answers (rows) so far: `rows`, those that were `moved`, and those `replaced` because they were NaN,
-            infinite or beyond 1e30.
+        counts: Rows answered so far: `rows`, those `moved`, and those `replaced` because they were NaN, infinite or
+            beyond 1e30.
     """
 
     def __init__(self, certificate: Certificate) -> None:
@@ -47,50 +45,46 @@ class CertifiedHead(nn.Module):
         self._set_up()
 
     def _set_up(self) -> None:
-        program = program_of(self.certificate)
-        stated = self.certificate.document["specification"]
+        certificate = self.certificate
+        program = program_of(certificate)
+        stated = certificate.document["specification"]
         outputs = len(stated["outputs"])
         if not isinstance(program, AsksOnce):
             raise TypeError(
-                f"Expected a head that asks the model once per row. Got '{self.certificate.kind}', which asks at other "
+                f"Expected a head that asks the model once per row. Got '{certificate.kind}', which asks at other "
                 "inputs, too. Serve it with smle.correct(function, spec)."
             )
         self.served = ServedHead(
             program,
-            head_digest(self.certificate),
+            head_digest(certificate),
             widths=(len(stated["inputs"]), program.width, outputs),
             is_large=any(abs(Fraction(item[end])) > WHOLE_FLOAT64 for item in stated["inputs"] for end in _ENDS),
             counts=self.counts if program.reads_answers else None,
-            groups=looked_up(self.certificate),
-            certified=partial(_itself, self.certificate),
+            groups=looked_up(certificate),
+            certified=lambda: certificate,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the prepared program; a copy prepares its own."""
+        """Leave out the compiled program; a copy compiles its own."""
         return {name: value for name, value in self.__dict__.items() if name != "served"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a copy, or what was read from a file of pickle, once the checker accepts it."""
+        """Restore a copy or a pickle, once the checker accepts it."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.certificate.check()
         self._set_up()
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers of the head by the names of the model file."""
+        """Return the arrays of the head, named as in the model file."""
         return arrays_of({k: v for k, v in self.certificate.tensors.items() if not k.startswith(BACKBONE)})
 
     @property
     def program(self) -> AsksOnce:
-        """What runs, in NumPy."""
+        """The program in NumPy."""
         return self.served.program
 
     def forward(self, features: Tensor, answers: Tensor) -> Tensor:
-        """Return the outputs, on the device of the answers.
-
-        Raises:
-            ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
-        """
+        """Return the outputs, on the device of the answers; raises as `serve`."""
         served = self.served
         if features.requires_grad and not served.moves:
             features = features.detach()
@@ -98,19 +92,15 @@ class CertifiedHead(nn.Module):
         return serve(features, given, None, served.key)
 
     def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
-        """Refuse: what a hook returned would be served in the place of what is proved."""
+        """Refuse: the result of a hook would be served instead of what is proved."""
         raise _hooked()
 
     def register_forward_pre_hook(self, hook: Callable[..., Any], **options: Any) -> NoReturn:
-        """Refuse: a hook could hand other features to the rules than those that were passed."""
+        """Refuse: a hook could change the features that the rules read."""
         raise _hooked()
 
 
 _ENDS = ("lower", "upper")
-
-
-def _itself(certificate: Certificate) -> Certificate:
-    return certificate
 
 
 def _hooked() -> TypeError:

@@ -1,7 +1,7 @@
-"""`smle::pull` and `smle::push`: derivatives of what heads serve, backward and forward, as operators of torch.
+"""`smle::pull` and `smle::push`: backward and forward derivatives of what heads serve, as torch operators.
 
-Heads are affine on pieces, so derivatives do not change with inputs and answers: each of the two operators is the
-derivative of the other, and second derivatives are 0.
+Heads are piecewise affine, so derivatives are constant on each piece: each of the two operators is the derivative of
+the other, and second derivatives are 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PUSH = "(Tensor features, Tensor answers, Tensor served, Tensor? inputs, Tensor
 
 
 def register(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
-    """Make an operator of tensors (..., columns) and a key, which tracers record and `torch.func.vmap` takes."""
+    """Register an operator of tensors (..., columns) and a key, for tracers and `torch.func.vmap`."""
     library.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
     library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"smle::{name}", shape, lib=library)
@@ -49,37 +49,37 @@ def register(name: str, schema: str, run: Callable[..., Any], shape: Callable[..
 
 
 def is_differentiated(tensor: Tensor) -> bool:
-    """Return whether derivatives by a tensor are asked for, backward or forward."""
+    """Return whether derivatives with respect to a tensor are requested, backward or forward."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     if _is_compiling():
         return False
     try:
         return unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
-    except RuntimeError:  # inside of `vmap`, which does not tell
+    except RuntimeError:  # inside `vmap`, which does not say
         return True
 
 
 At = tuple[Tensor, Tensor, Tensor]
-"""Features (..., d), answers (..., width) and what was served (..., m)."""
+"""Features (..., d), answers (..., width) and served answers (..., m)."""
 
 
 def pull(at: At, gradient: Tensor, key: str) -> tuple[Tensor, Tensor]:
-    """Return derivatives by features (..., d) and by answers (..., width), from those by what was served (..., m)."""
+    """Map the gradient of served answers (..., m) to those of features (..., d) and answers (..., width)."""
     use: Any = _Pull.apply if _is_seen(gradient) else torch.ops.smle.pull
     found: tuple[Tensor, Tensor] = use(*at, gradient, key)
     return found
 
 
 def push(at: At, inputs: Tensor | None, moved: Tensor | None, key: str) -> Tensor:
-    """Return how what was served moves (..., m) when features move by `inputs` and answers by `moved`."""
+    """Return how served answers move (..., m) when features move by `inputs` and answers by `moved`."""
     use: Any = _Push.apply if _is_seen(inputs, moved) else torch.ops.smle.push
     found: Tensor = use(*at, inputs, moved, key)
     return found
 
 
 def _is_seen(*tensors: Tensor | None) -> bool:
-    """Return whether somebody may differentiate once more, and no compiler does it."""
+    """Return whether a second differentiation is possible, outside of compilers."""
     if _is_compiling() or is_tracing():  # type: ignore[no-untyped-call]
         return False
     return torch.is_grad_enabled() or any(t is not None and is_differentiated(t) for t in tensors)

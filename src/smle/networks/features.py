@@ -1,4 +1,4 @@
-"""Features as the gate reads them: numbers of a tensor, unchanged in value."""
+"""Features as the gate reads them: the numbers of a tensor, unchanged."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ __all__ = ["is_large", "plain_numbers", "read_features", "require_rules"]
 
 
 def is_large(spec: Specification) -> bool:
-    """Return whether the domain reaches beyond 2^53, where float64 lacks whole numbers."""
+    """Return whether the domain reaches beyond 2^53, where float64 skips integers."""
     return any(abs(end) > WHOLE_FLOAT64 for end in (*spec.lower, *spec.upper))
 
 
 def read_features(features: Tensor, *, is_large: bool) -> Tensor:
-    """Return features in a format of the gate, unchanged in value: whole numbers in float64.
+    """Return features as float32 or float64, with unchanged values: integers as float64.
 
-    Beyond 2^53 that format lacks some. Where the domain ends before, such inputs are clamped all the same.
-
-    Raises:
-        TypeError: If features are no real numbers, or int64 in a compiled program over a larger domain.
-        DataError: If a whole number would be rounded.
+    Beyond 2^53, float64 skips some integers. If the domain ends before that, such inputs are clamped anyway; otherwise
+    DataError is raised or, in a compiled program, TypeError.
     """
     numbers = plain_numbers(features)
     if is_large and numbers is not features and features.dtype.itemsize == 8:
@@ -40,11 +37,7 @@ def read_features(features: Tensor, *, is_large: bool) -> Tensor:
 
 
 def plain_numbers(features: Tensor) -> Tensor:
-    """Return features as floats: whole numbers in float64, which lacks some of those beyond 2^53.
-
-    Raises:
-        TypeError: If features are no real numbers.
-    """
+    """Return real features as floats: integers as float64, which skips some beyond 2^53."""
     if features.dtype in (torch.float32, torch.float64):
         return features
     if features.is_complex():
@@ -53,7 +46,7 @@ def plain_numbers(features: Tensor) -> Tensor:
 
 
 def require_rules(spec: object) -> None:
-    """Raise TypeError unless rules are given as a Specification, RuleError if there are none."""
+    """Raise TypeError unless `spec` is a Specification, and RuleError if it has no rules."""
     if not isinstance(spec, Specification):
         raise TypeError(
             f"Expected the rules as a Specification. Got {type(spec).__name__}. Read a file or a text with "

@@ -1,4 +1,4 @@
-"""Folders of networks: numbers, rules and the certificate, no code. Whoever loads one brings the module."""
+"""Folders of networks: arrays, rules and the certificate, but no code. To load one, bring the module."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class HasHead(Protocol):
 
     @property
     def backbone(self) -> nn.Module:
-        """What is in front of the head."""
+        """The module in front of the head."""
 
     def head_arrays(self) -> dict[str, Array]:
-        """Return the numbers of the head by the names of the model file."""
+        """Return the arrays of the head, named as in the model file."""
 
 
 class CertifiedModule(HasHead, Protocol):
-    """One that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
+    """A module that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
 
     spec: Specification
 
@@ -42,14 +42,14 @@ class CertifiedModule(HasHead, Protocol):
         """Switch to eval mode."""
 
     def certified(self, files: dict[str, bytes] | None = None) -> Certificate | None:
-        """Return a certificate for the network as it is, bound to files; None: there are no rules."""
+        """Return a certificate for the network as it is, bound to files, or None if there are no rules."""
 
     def reading_features(self) -> nn.Module:
         """Return the module that maps features to what the head reads."""
 
 
 def weights_of(network: HasHead | MLP) -> dict[str, Array]:
-    """Return the weights by the names of the model file: `backbone.*`, and the head's own names."""
+    """Return the weights, named as in the model file: `backbone.*`, and the head's own names."""
     if isinstance(network, MLP):
         return _backbone_weights(network)
     return {**_backbone_weights(network.backbone), **network.head_arrays()}
@@ -61,18 +61,16 @@ def _backbone_weights(backbone: nn.Module) -> dict[str, Array]:
 
 
 def backbone_state(record: ModelRecord) -> dict[str, Tensor]:
-    """Return the stored weights of the backbone, as its `load_state_dict` takes them."""
+    """Return the stored weights of the backbone, for `load_state_dict`."""
     own = {name.removeprefix(BACKBONE): value for name, value in record.weights.items() if name.startswith(BACKBONE)}
     return {name: torch.from_numpy(value.copy()) for name, value in own.items()}
 
 
 def save_network(network: CertifiedModule, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
-    """Write a model folder: the backbone's numbers, the head, rules and certificate; return the certificate.
+    """Write a model folder with backbone, head, rules and certificate; return the certificate.
 
-    A certified model that is there is replaced with `overwrite=True`.
-
-    Raises:
-        NotCertifiedError: If a rule cannot be proved.
+    An existing certified model is replaced only with `overwrite=True`. Raises NotCertifiedError if a rule is not
+    proved.
     """
     spec, module = network.spec, network.backbone
     backbone = module.backbone if isinstance(module, Rescaled | Answers) else module
@@ -88,7 +86,7 @@ def save_network(network: CertifiedModule, folder: str | PathLike[str], *, overw
 
 
 def _name_of(backbone: nn.Module) -> str:
-    """Return the class of a module whose numbers can be stored."""
+    """Return the class of a module, or raise ModelFormatError if its tensors cannot be stored."""
     for name, value in backbone.state_dict().items():
         if not isinstance(value, Tensor) or value.dtype is torch.bfloat16:
             what = value.dtype if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Safe networks with any torch backbone as ONNX. The one part of exporting that needs torch."""
+"""Exports safe networks with any torch backbone as ONNX."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def write_network(
     Args:
         network: The network; it is switched to eval mode.
         path: The ONNX file to write.
-        example: Arguments of the backbone for two rows or more, where it reads something else than the features: a
-            tensor, a tuple of arguments, or a dict of arguments by name. They become inputs of the graph beside those
-            of the rules, also one that is called `features`. Answers to sequences (B, T, m) are B * T rows.
-        dynamic_shapes: Which axes of these arguments are free, in the form of `example`: a dict {axis: name} for each
-            tensor, None where all are fixed. None: all that the backbone does not fix, and each row is answered by
-            itself. Where free axes are named, rows may be the steps of one sequence, or the nodes of one graph.
-        certificate: That of a BoxNetwork, if there is one already; otherwise it is certified first.
-        backbone: The backbone as an ONNX model or its path, if torch.onnx is not to export it.
+        example: Arguments of the backbone for two rows or more, if it reads anything but the features: a tensor, a
+            tuple of arguments, or a dict of arguments by name. They become inputs of the graph next to those of the
+            rules, even one called `features`. Answers to sequences (B, T, m) are B * T rows.
+        dynamic_shapes: The free axes of these arguments, in the form of `example`: a dict {axis: name} for each tensor,
+            None if all are fixed. By default all that the backbone does not fix are free, and each row is answered by
+            itself. With named axes, rows may be the steps of one sequence, or the nodes of one graph.
+        certificate: The certificate of a BoxNetwork, if it already has one.
+        backbone: The backbone as an ONNX model or its path, instead of an export by torch.onnx.
         monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
 
     Raises:
@@ -72,18 +72,11 @@ def write_network(
 
 
 def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_shapes: Any = None) -> Backbone:
-    """Return any torch module as a backbone, exported by torch.onnx, and tried at other sizes than the example has.
+    """Export any torch module in eval mode as a backbone, and try it at other sizes than the example's.
 
-    Args:
-        module: The backbone; it is exported in eval mode.
-        example: Its arguments, for at least two rows.
-        features: Whether its one argument is the features of the rules.
-        dynamic_shapes: As in `write_network`.
-
-    Raises:
-        MissingDependencyError: If torch.onnx lacks the package onnxscript.
-        ModelFormatError: If torch.onnx cannot export it, what it exports answers otherwise at another size, or answers
-            to a row depend on other rows, and nobody said that they do.
+    `example` has its arguments for at least two rows; `features` says that its only argument is the features of the
+    rules. Raises ModelFormatError if torch.onnx cannot export it, the export answers differently at another size, or
+    answers to a row depend on other rows without `dynamic_shapes`.
     """
     require("onnxscript", "Exporting a torch backbone")
     module.eval()
@@ -110,7 +103,7 @@ def torch_backbone(module: nn.Module, example: Any, *, features: bool, dynamic_s
 
 
 def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
-    """Return a call as an ONNX model whose axes are free where they are named."""
+    """Export a call as an ONNX model; named axes are free."""
     with quiet_exporter():
         exported = torch.onnx.export(
             call,
@@ -127,17 +120,17 @@ def _exported(call: Call, axes: list[dict[int, Any]]) -> Any:
 
 
 def _own_axes(call: Call) -> list[dict[int, Any]]:
-    """Return the first axis of every argument as the one that is free."""
+    """Return the first axis of every argument as free."""
     return [{0: torch.export.Dim.DYNAMIC} if part.ndim else {} for part in call.tensors]
 
 
 def _all_axes(call: Call) -> list[dict[int, Any]]:
-    """Return all axes as free where the module lets them be."""
+    """Return all axes as free if the module allows it."""
     return [dict.fromkeys(range(part.ndim), torch.export.Dim.AUTO) for part in call.tensors]
 
 
 def _rows(spec: Specification) -> torch.Tensor:
-    """Return different inputs of the domain, (rows, d)."""
+    """Return distinct inputs of the domain, (rows, d)."""
     low, high = (torch.tensor([float(v) for v in side], dtype=torch.float64) for side in (spec.lower, spec.upper))
     shares = torch.rand(_EXAMPLES, len(low), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return (low + shares * (high - low)).to(torch.float32)
@@ -145,11 +138,7 @@ def _rows(spec: Specification) -> torch.Tensor:
 
 @torch.no_grad()
 def _require_rows(call: Call) -> None:
-    """Refuse a module that answers a row otherwise beside other rows: those of a file are rows, not a sequence.
-
-    Raises:
-        ModelFormatError: If it does.
-    """
+    """Raise ModelFormatError if answers to a row depend on other rows: the rows of a file are not a sequence."""
     count = len(call.tensors[0]) if call.tensors and call.tensors[0].ndim else 0
     try:
         whole = call(*(part.clone() for part in call.tensors))

@@ -1,4 +1,4 @@
-"""`smle::serve` in ONNX: files of modules that contain certified networks, and compute more around them."""
+"""`smle::serve` in ONNX: files of larger modules that contain certified networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from smle_check.onnx.graph import OPSET
 __all__ = ["quiet_exporter", "told_by", "write_module"]
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
-_FORMATS = ("FLOAT", "FLOAT16", "BFLOAT16")  # that float32 holds
+_FORMATS = ("FLOAT", "FLOAT16", "BFLOAT16")  # formats that float32 can hold
 
 
 def write_module(
@@ -31,16 +31,16 @@ def write_module(
 ) -> None:
     """Write a module that contains certified networks as ONNX, by torch.onnx.
 
-    Each head becomes a function of the file, in the domain `smle`, made of the nodes that the checker prescribes: what
-    comes out of it obeys. What the module computes behind a head is its own, so the file has no certificate;
+    Each head becomes a function of the file, in the domain `smle`, made of the nodes that the checker prescribes, so
+    its output obeys the rules. What the module computes after a head is not covered, so the file has no certificate;
     `network.to_onnx` writes a network alone, with one.
 
     Args:
         module: The module; it is exported in eval mode.
         path: The file to write.
         example: Its arguments.
-        dynamic_shapes: Sizes that may be others in the file, as torch.onnx.export takes them.
-        options: Further ones of torch.onnx.export, such as `input_names`.
+        dynamic_shapes: Sizes that may vary, as for torch.onnx.export.
+        options: Further options of torch.onnx.export, such as `input_names`.
 
     Raises:
         ModelFormatError: If torch.onnx cannot export the module, or features of a head are not in float32.
@@ -64,7 +64,7 @@ def write_module(
                 **options,
             )
         assert exported is not None
-        # Bodies come last: what is prescribed is not for the exporter to simplify.
+        # Bodies come last, so that the exporter does not simplify what is prescribed.
         for name, function in (exported_heads.get() or {}).items():
             exported.model.functions["smle", name, ""] = function
         exported.model.opset_imports["smle"] = 1
@@ -77,7 +77,7 @@ def write_module(
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Keep torch.onnx from talking: what it cannot do is said in our words."""
+    """Silence torch.onnx: our own errors say what it cannot do."""
     noisy = logging.getLogger("torch.onnx")
     level = noisy.level
     noisy.setLevel(logging.ERROR)
@@ -90,13 +90,13 @@ def quiet_exporter() -> Iterator[None]:
 
 
 def told_by(error: BaseException | None) -> str:
-    """Return the first line of what the exporter says."""
+    """Return the first line of the exporter's message."""
     return _COLORS.sub("", str(error)).splitlines()[0]
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise our own errors as they are where the exporter wrapped them, and explain others."""
+    """Unwrap our own errors from the exporter's, and explain others."""
     try:
         yield
     except torch.onnx.OnnxExporterError as error:
@@ -109,7 +109,7 @@ def _explained() -> Iterator[None]:
 
 
 def _call(features: Any, answers: Any, gradients: Any, key: str) -> Any:
-    """Put down a call of a head, for the exporter that is at work, and keep the body of its function."""
+    """Record a call of a head for the running exporter, and keep the body of its function."""
     onnx_ir: Any = require("onnx_ir", "Exporting a module")
     from onnxscript import evaluator
 

@@ -1,8 +1,8 @@
-"""`smle::serve`: the program of a head as one operator of torch, so that tracers and compilers record it.
+"""`smle::serve`: the program of a head as one torch operator, so that tracers and compilers record it.
 
-Programs run in NumPy, where a tracer sees nothing: it would keep the answers to its example for all inputs. An operator
-is recorded by its name and the key of its head, and asked again for every input. What it returns is what the program
-returned, bit by bit: nothing is computed behind it, and derivatives (`derivatives.py`) are attached beside it.
+Programs run in NumPy, which a tracer cannot see: it would keep the answers to its example for all inputs. An operator
+is recorded by name, with the key of its head, and runs for every input. It returns the program's result bit by bit;
+derivatives (`derivatives.py`) are attached without changing it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def _shape(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Keep what derivatives need."""
     features, answers, gradients, ctx.key = inputs
     ctx.passes = gradients is not None
     if gradients is None:
@@ -61,20 +60,20 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _Eager(torch.autograd.Function):
-    """Attaches derivatives to what the operator returns, which stays as it is."""
+    """Attaches derivatives to the operator's result without changing it."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         served: Tensor = operator(*inputs)
         _remember(ctx, inputs, served)
-        ctx.head = find_head(ctx.key)  # whoever asks for derivatives later may have let go of the network
+        ctx.head = find_head(ctx.key)  # the network may be gone when derivatives are requested
         return served
 
     backward = staticmethod(_backward)
 
 
 class _Transformed(torch.autograd.Function):
-    """The same in the form that `torch.func` takes, which is slower; and forward."""
+    """Like `_Eager`, in the slower form that `torch.func` and forward mode need."""
 
     generate_vmap_rule = True
 
@@ -98,17 +97,17 @@ operator, differentiable = torch.ops.smle.serve.default, torch.ops.smle.serve.di
 
 
 def serve(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str) -> Tensor:
-    """Return what the head of a key serves: (..., m) in float32, the bits of its program.
+    """Return what the head of a key serves: (..., m) in float32, the exact bits of its program.
 
-    Derivatives are those of the program, by features and by answers; or, where `gradients` (..., m) are given, they
-    pass as they are to these.
+    Derivatives are those of the program, with respect to features and answers. If `gradients` (..., m) is given, the
+    gradient goes to it unchanged instead.
 
-    Shapes: features (..., d) in any format of real numbers, answers (..., width) in float32.
+    Shapes: features (..., d) in any real format, answers (..., width) in float32.
 
     Raises:
         ValueError: If there is not one row of features, with the columns of the rules, for each answer.
-        TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold; or if the
-            columns of a category by which rules look numbers up are not one 1 among zeros.
+        TypeError, DataError: If features are not real numbers, or are integers that floats cannot hold; or if the
+            columns of a category by which rules look numbers up are not one-hot.
         CertificateError: If no such head is alive.
     """
     if not (is_differentiated(features) or is_differentiated(answers if gradients is None else gradients)):
@@ -118,6 +117,6 @@ def serve(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str)
     else:
         try:
             served = _Eager.apply(features, answers, gradients, key)  # type: ignore[no-untyped-call]
-        except (RuntimeError, NotImplementedError):  # inside of `torch.func`, or forward
+        except (RuntimeError, NotImplementedError):  # inside `torch.func`, or forward mode
             served = _Transformed.apply(features, answers, gradients, key)  # type: ignore[no-untyped-call]
     return served

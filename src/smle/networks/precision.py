@@ -1,4 +1,4 @@
-"""Certified heads are in float32: that is the arithmetic, with its unit round-off, that the proof speaks of."""
+"""Keeps certified heads in float32: the proof is about float32 arithmetic and its unit round-off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Float32Only", "float32_by_default"]
 
 
 class Float32Only(nn.Module):
-    """A module that refuses to be converted to another float format, before anything in it has changed."""
+    """A module that refuses conversion to another float format, before anything has changed."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         kind = fn(torch.zeros((), dtype=torch.float32)).dtype
@@ -31,7 +31,7 @@ class Float32Only(nn.Module):
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Make new tensors and layers float32, whatever torch.set_default_dtype was told."""
+    """Make new tensors and layers float32, whatever the default dtype of torch is."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

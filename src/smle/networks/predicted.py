@@ -1,4 +1,4 @@
-"""Tables and arrays to features, and a network's answers to them in eval mode."""
+"""Converts tables and arrays to features, and runs a network on them in eval mode."""
 
 from __future__ import annotations
 
@@ -29,17 +29,12 @@ __all__ = ["encoded_features", "encoded_targets", "evaluating", "plain_tensor", 
 
 
 def encoded_features(spec: Specification, X: Any) -> npt.NDArray[Any]:
-    """Return encoded inputs (..., d) of a table by the names of its columns, or of an array or tensor by their places.
-
-    Raises:
-        DataError: If there are not the columns of the rules, values are missing or no numbers, or a whole number would
-            be rounded.
-    """
+    """Return encoded inputs (..., d) of a table by column name, or of an array or tensor by position."""
     return encode_columns(spec, plain_tensor(X) if isinstance(X, Tensor) else X)
 
 
 def plain_tensor(X: Tensor) -> npt.NDArray[Any]:
-    """Return the numbers of a tensor, unchanged; formats that NumPy lacks in float32."""
+    """Return a tensor as an unchanged NumPy array; formats that NumPy lacks become float32."""
     if X.is_floating_point() and X.dtype is not torch.float64:
         X = X.to(torch.float32)
     return X.numpy(force=True)
@@ -55,10 +50,9 @@ def encoded_targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
 
 
 def readable(spec: Specification, X: Any) -> tuple[Any, SetAside]:
-    """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others.
+    """Return the readable rows of a table or an array (n, d), and what is wrong with the others.
 
-    Raises:
-        DataError: If columns are missing, or an array has another shape.
+    Raises DataError if columns are missing, or an array has another shape.
     """
     table, reader = as_table(X), Reader(spec)
     if column_names(table) is None:
@@ -80,7 +74,7 @@ def predicted(
     bad_rows: str = "raise",
     named: dict[str, Any] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Return what a network answers to a table or an array, in eval mode."""
+    """Return a network's answers to a table or an array, in eval mode."""
     named = named or {}
     if bad_rows != "raise":
         require_bad_rows(bad_rows)
@@ -95,14 +89,14 @@ def predicted(
     encoded, rows = _features_at(spec, X, named.get("mask"))
     apply_domain_policy(spec, rows, out_of_domain)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    with evaluating(network), torch.no_grad():  # not inference_mode: a module may take gradients itself
+    with evaluating(network), torch.no_grad():  # not inference_mode: a module may compute gradients itself
         served = network(torch.tensor(encoded, device=device), *inputs, **named)
     result: npt.NDArray[np.float32] = served.cpu().numpy()
     return result[..., 0] if len(spec.targets) == 1 and result.ndim >= encoded.ndim else result
 
 
 def _features_at(spec: Specification, X: Any, mask: Tensor | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return encoded features (..., d), and the rows among them that rules read; padding is left as it is."""
+    """Return encoded features (..., d), and the rows that rules read; padding is left alone."""
     values = plain_tensor(X) if isinstance(X, Tensor) else X
     if mask is None or not isinstance(values, np.ndarray) or tuple(mask.shape) != values.shape[:-1]:
         encoded = encoded_features(spec, values)
@@ -116,7 +110,7 @@ def _features_at(spec: Specification, X: Any, mask: Tensor | None) -> tuple[npt.
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Put every part into eval mode for a while, and back into its own."""
+    """Put every module into eval mode for a while, then restore its own mode."""
     modes = [(module, module.training) for module in network.modules()]
     for module, _ in modes:
         module.training = False

@@ -1,10 +1,10 @@
-"""Sequential backbones without the calls of modules: for a single row these cost more than its arithmetic.
+"""Runs sequential backbones without module calls, which for a single row cost more than the arithmetic.
 
-Without it a whole call of a network (two to four layers, one to 64 rows, no gradients) takes 1.34 to 1.63 times as
-long: 77 us become 122 for a single row. That is why it reads what torch keeps of hooks, which has no public name.
+Without this, a call of a network (two to four layers, one to 64 rows, no gradients) takes 1.34 to 1.63 times as long:
+77 us become 122 for a single row. This is worth reading torch's hooks, which have no public name.
 
-The same functions of torch are called on the same tensors, so the numbers are the same bit by bit. Layers of other
-kinds, hooks, and layers that were exchanged since are left to the modules themselves.
+The same torch functions are called on the same tensors, so results agree bit by bit. Other kinds of layers, hooks, and
+layers replaced since are left to the modules themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GLOBAL_HOOKS = [getattr(torch_module, f"_global{name}") for name in _HOOKS]
 
 
 def quickly(quick: Quick | None, backbone: nn.Module | None, x: Tensor) -> Any:
-    """Return what a backbone makes of x, cast to the format of its first layer; None: the backbone has to run."""
+    """Run a backbone on x, cast to the format of its first layer, or return None if the module itself has to run."""
     if quick is None or quick.backbone is not backbone or not x.is_cpu or _is_compiling():
         return None
     kind = quick.kind
@@ -34,7 +34,7 @@ def quickly(quick: Quick | None, backbone: nn.Module | None, x: Tensor) -> Any:
 
 
 class Quick:
-    """Does what a backbone does, (batch, d) -> (batch, n).
+    """Runs a backbone, (batch, d) -> (batch, n).
 
     It holds the dictionaries in which modules keep their tensors, so it follows them through loading, moving, copying
     and pickling.
@@ -48,19 +48,19 @@ class Quick:
 
     @classmethod
     def of(cls, backbone: nn.Module) -> Quick | None:
-        """Return what stands in for a backbone; None: it has layers of other kinds than are known here."""
+        """Return a quick form of a backbone, or None if it has other kinds of layers."""
         parts: list[nn.Module] = []
         steps = _steps(backbone, parts)
-        is_layer = not backbone._modules  # a single one gains nothing
+        is_layer = not backbone._modules  # a single layer gains nothing
         return None if steps is None or is_layer else cls(backbone, parts, steps)
 
     @property
     def kind(self) -> torch.dtype | None:
-        """The format of the first layer's numbers, if there is any."""
+        """The format of the first layer's weights, if any."""
         return None if self.first is None else self.first["weight"].dtype
 
     def __call__(self, x: Tensor) -> Tensor | None:
-        """Return the embedding (batch, n); None where the backbone itself has to run."""
+        """Return the embedding (batch, n), or None if the module itself has to run."""
         if any(self.hooks) or any(_GLOBAL_HOOKS) or self.backbone._compiled_call_impl is not None:
             return None
         for current, known in self.modules:
@@ -81,7 +81,7 @@ class Quick:
 
 
 def _steps(module: nn.Module, parts: list[nn.Module]) -> list[tuple[str, dict[str, Any]]] | None:
-    """Return the layers of a module, in order, and collect its parts; None: there is a layer of another kind."""
+    """Return the layers of a module in order, and collect its parts; None if there is another kind of layer."""
     parts.append(module)
     if type(module) is nn.Linear:
         return [("linear", module._parameters)]
@@ -94,7 +94,7 @@ def _steps(module: nn.Module, parts: list[nn.Module]) -> list[tuple[str, dict[st
     if type(module).forward not in (nn.Sequential.forward, Rescaled.forward):
         return None
     steps = []
-    for part in module._modules.values():  # those of Rescaled follow each other, too
+    for part in module._modules.values():  # the parts of Rescaled are sequential, too
         own = None if part is None else _steps(part, parts)
         if own is None:
             return None

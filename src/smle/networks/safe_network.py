@@ -1,4 +1,4 @@
-"""SafeNetwork: any backbone, with the head of rules behind its answers."""
+"""SafeNetwork: any backbone, followed by a head of rules."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
 
 __all__ = ["SafeNetwork"]
 
-_FEW_ROWS = 8  # from which no units are read
+_FEW_ROWS = 8  # too few rows to read units from
 
 
 class SafeNetwork(nn.Module):
     """Any backbone, with a head behind its answers that is proved to obey the rules, whatever the backbone computes.
 
-    `network(features, *inputs, **named)`: features (..., d), in the order of `spec.columns`, are what rules read. The
-    backbone maps the further inputs if there are any (images, sequences, edges of a graph), or else the features, to
-    an embedding or to answers (..., m) in the order of `spec.targets`. There is one row of features for each answer, or
-    for each sequence: features (B, d) with answers (B, T, m) hold at each of its steps.
+    `network(features, *inputs, **named)`: the rules read features (..., d), in the order of `spec.columns`. The
+    backbone maps the further inputs if there are any (images, sequences, edges of a graph), else the features, to an
+    embedding or to answers (..., m) in the order of `spec.targets`. There is one row of features for each answer, or
+    for each sequence: features (B, d) with answers (B, T, m) apply to each step.
 
-    * In training mode answers are those of the backbone, with their gradients: train as you would without rules.
-      Answers that carry no gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the
-      rules allow stay, others move to the nearest allowed ones.
-    * With `embedding` the network works in the user's units by itself. Features that the backbone reads are
+    * In training mode, answers are those of the backbone, with gradients: train as you would without rules. Answers
+      without a gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the rules allow
+      stay, others move to the nearest allowed ones.
+    * With `embedding`, the network scales itself to the user's units. Features that the backbone reads are
       standardized, and a linear layer turns the embedding into answers. Units come from `example`, from all rows of
       `smle.training.train`, or else from ranges and limits in the rules and the features of the first batch. Further
-      inputs reach the backbone as they are. None of it is part of what is proved.
+      inputs reach the backbone unchanged. The proof does not depend on any of this.
 
     Args:
-        backbone: Any module, or a function; of a method of a module, that module is trained.
+        backbone: Any module, or a function; for a method of a module, that module is trained.
         spec: The rules.
-        embedding: Width of what the backbone returns. None: it returns the answers themselves, in the user's units.
-        example: (features, targets), tables or arrays, to take units from; for numbers the median of the targets also
-            takes the place of answers that are NaN.
+        embedding: Width of the backbone's output. None: the backbone returns the answers, in the user's units.
+        example: (features, targets), tables or arrays, to take units from; for numbers, the median of the targets also
+            replaces answers that are NaN.
 
     Attributes:
         spec: The rules.
-        certificate_: The proof. It is there from the start, and stays while the backbone is trained.
-        counts: Answers (rows) that went through the head so far: `rows`, those that were `moved`, and those `replaced`
-            because they were NaN, infinite or beyond 1e30.
+        certificate_: The proof. It exists from the start, and stays valid while the backbone is trained.
+        counts: Rows that went through the head so far: `rows`, those `moved`, and those `replaced` because they were
+            NaN, infinite or beyond 1e30.
 
     Raises:
         RuleError: If there are no rules.
@@ -103,7 +103,7 @@ class SafeNetwork(nn.Module):
         *,
         embedding: int | None = None,
     ) -> Self:
-        """Return a network with a head that was certified before."""
+        """Return a network with an already certified head."""
         network = cls.__new__(cls)
         nn.Module.__init__(network)
         network._set_up(backbone, spec, embedding)
@@ -113,7 +113,7 @@ class SafeNetwork(nn.Module):
     def _set_up(self, backbone: nn.Module | Callable[..., Any], spec: Specification, embedding: int | None) -> None:
         self.spec, own = spec, as_module(backbone)
         self.backbone = own if embedding is None else Answers(own, embedding, DataScale.of_rules(spec))
-        self.is_fresh = embedding is not None  # units may still be taken from data
+        self.is_fresh = embedding is not None  # units may still come from data
         self._quick = Quick.of(self.backbone)
 
     def _certified(self, targets: npt.NDArray[np.float64] | None) -> Certificate:
@@ -129,14 +129,14 @@ class SafeNetwork(nn.Module):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How answers fared so far."""
+        """How many answers were served, moved and replaced so far."""
         return self.head.counts
 
     def set_units(self, features: Any, targets: Any = None) -> None:
         """Take units from data, before training: tables, arrays or tensors of features (..., d) and targets (..., m).
 
         Raises:
-            DataError: If these are not the columns of the rules.
+            DataError: If the columns do not match the rules.
         """
         wanted = None if targets is None else encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
@@ -152,36 +152,37 @@ class SafeNetwork(nn.Module):
 
         Args:
             features: What the rules read: (..., d), or (B, d) for answers (B, T, m).
-            inputs: Arguments of the backbone, in the place of the features.
-            mask: True where an answer is wanted, (...) as the answers. Others are padding: no rule is asked there, and
-                nothing is counted.
-            fill: What stands at these; it is no answer.
-            named: Further arguments of the backbone, by name. It gets one called `mask` or `fill` by its place.
+            inputs: Arguments of the backbone, instead of the features.
+            mask: True where an answer is wanted, (...) as the answers. Other positions are padding: rules do not apply
+                there, and nothing is counted.
+            fill: The value at padding; it is not an answer.
+            named: Further arguments of the backbone, by name. Pass ones called `mask` or `fill` by position.
 
         Raises:
-            TypeError: If features are no tensor of real numbers, or the backbone takes other arguments.
+            TypeError: If features are not a tensor of real numbers, or the backbone takes other arguments.
             ValueError: If shapes do not fit the rules.
-            DataError: If features are whole numbers that float64 cannot hold.
+            DataError: If features are integers that float64 cannot hold.
         """
         self._require_features(features)
         numbers = plain_numbers(features)
         if self.is_fresh and self.training:
             self._look(numbers, mask)
-        parts: dict[str, Any] = self._modules  # attributes are slow to look up
+        parts: dict[str, Any] = self._modules  # attribute access is slow
         answers = None if inputs or named else quickly(self._quick, parts["backbone"], numbers)
         if answers is None:
-            features = features.clone()  # rules are about what was passed: a module may work in place on it
+            features = features.clone()  # rules apply to what was passed, but a module may write to it
             answers = self._called(numbers, inputs, named)
         answers, flat = self._columns(features, answers)
         features = features if features.ndim == answers.ndim else spread(features, answers)
         if mask is not None:
             require_mask(mask, tuple(answers.shape[:-1]))
         head: CertifiedHead = parts["head"]
-        if self.training and answers.requires_grad and torch.is_grad_enabled():  # modules may ask for gradients inside
+        if self.training and answers.requires_grad and torch.is_grad_enabled():  # a module may compute gradients itself
             head.served.require_shapes(features, answers)
             served = answers if mask is None else left_out(answers, mask, fill)
         elif mask is None:
-            served = head.forward(features, answers)  # without hooks for all modules: nothing comes behind a head
+            # Skip global module hooks: nothing may change the output of a head.
+            served = head.forward(features, answers)
         else:
             head.served.require_shapes(features, answers)
             served = at_positions(head.forward, features, answers, mask, fill)
@@ -204,19 +205,19 @@ class SafeNetwork(nn.Module):
             )
 
     def _look(self, features: Tensor, mask: Tensor | None) -> None:
-        """Take the units of the inputs from the first batch; those of the outputs stay as the rules tell them."""
+        """Take the units of the inputs from the first batch; those of the outputs still come from the rules."""
         if torch.compiler.is_compiling() or features.is_meta or not isinstance(self.backbone, Answers):
             return
         self.is_fresh = False
         known = features.detach()
         if isinstance(mask, Tensor) and mask.dtype is torch.bool and mask.shape == features.shape[:-1]:
-            known = known[mask]  # not the padding
+            known = known[mask]  # without padding
         rows = known.reshape(-1, features.shape[-1])
         if len(rows) >= _FEW_ROWS:
             self.backbone.set_units(DataScale.of_data(self.spec, rows.cpu().double().numpy(), None))
 
     def answers(self, features: Tensor, *inputs: Any) -> tuple[Tensor, bool]:
-        """Return what the backbone answers (..., m), and whether it left out the last dimension."""
+        """Return the backbone's answers (..., m), and whether it left out the last dimension."""
         answers = None if inputs else quickly(self._quick, self.backbone, features)
         return self._columns(features, self._called(features, inputs, {}) if answers is None else answers)
 
@@ -234,7 +235,7 @@ class SafeNetwork(nn.Module):
         return (answers[..., None] if flat else answers), flat
 
     def _called(self, features: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        """Call the backbone on its own inputs if there are any, else on the features."""
         inner, given = self.backbone, inputs
         if not inputs and not named:
             own = inner.backbone if isinstance(inner, Answers) else inner
@@ -270,11 +271,11 @@ class SafeNetwork(nn.Module):
             X: A table with the inputs that the rules name, or an array of the encoded inputs (..., d).
             inputs: Further arguments of the backbone.
             mask: True where an answer is wanted, as in `forward`. Features elsewhere may be anything.
-            fill: What stands elsewhere.
+            fill: The value elsewhere.
             out_of_domain: "raise", or "clip" or "warn": rows outside the domain are answered, and the rules hold at the
-                input that is clamped to it.
-            bad_rows: "raise", or "set aside": rows that cannot be read get NaN, and a warning has the reasons; the
-                others are answered as if they came alone. `without_bad_rows` returns the reasons.
+                clamped input.
+            bad_rows: "raise", or "set aside": unreadable rows get NaN, and a warning has the reasons. The other rows
+                are unaffected. `without_bad_rows` returns the reasons.
             named: Further arguments of the backbone, by name.
         """
         if mask is not None:
@@ -282,17 +283,17 @@ class SafeNetwork(nn.Module):
         return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows, named)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
-        """Return the rows of a table, or of an array (n, d), that can be read, and what is wrong with the others."""
+        """Return the readable rows of a table or an array (n, d), and what is wrong with the others."""
         return readable(self.spec, X)
 
     # --- files
 
     def head_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers of the head by the names of the model file."""
+        """Return the arrays of the head, named as in the model file."""
         return self.head.arrays()
 
     def certified(self, files: dict[str, bytes] | None = None) -> Certificate:
-        """Return the certificate, bound to files and the backbone's numbers if files are given."""
+        """Return the certificate; if files are given, bound to them and to the backbone's weights."""
         if files is None:
             return self.certificate_
         own = {name: value for name, value in weights_of(self).items() if name.startswith(BACKBONE)}
@@ -301,7 +302,7 @@ class SafeNetwork(nn.Module):
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
         """Write a model folder: backbone, head, rules, certificate; `smle.load(folder, backbone=module)` reads it.
 
-        A certified model that is there is replaced with `overwrite=True`.
+        An existing certified model is replaced only with `overwrite=True`.
         """
         return save_network(self, folder, overwrite=overwrite)
 
@@ -312,15 +313,15 @@ class SafeNetwork(nn.Module):
 
         Args:
             path: The file to write.
-            example: Arguments of the backbone for two rows or more, where it reads something else than the features: a
-                tensor, a tuple of arguments, or a dict of arguments by name.
-            dynamic_shapes: Which of their axes are free, {axis: name} for each in the form of `example`. None: all that
-                the backbone does not fix; then rows are answered one by one, and what mixes them is refused.
+            example: Arguments of the backbone for two rows or more, if it reads anything but the features: a tensor, a
+                tuple of arguments, or a dict of arguments by name.
+            dynamic_shapes: The free axes, {axis: name} for each argument in the form of `example`. By default all that
+                the backbone does not fix; then rows are answered one by one, and a backbone that mixes them is refused.
             monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`.
 
         Raises:
-            ModelFormatError: If torch.onnx cannot export the backbone, or what it exports answers otherwise at other
-                sizes than those of the example.
+            ModelFormatError: If torch.onnx cannot export the backbone, or the export answers differently at other sizes
+                than those of the example.
         """
         with evaluating(self):
             write_network(self, path, example=example, dynamic_shapes=dynamic_shapes, monitor=monitor)
@@ -330,13 +331,13 @@ class SafeNetwork(nn.Module):
         super()._load_from_state_dict(*arguments, **options)
 
     def extra_repr(self) -> str:
-        """Return what is proved, and how answers fared so far."""
+        """Say what is proved, and count the answers so far."""
         seen = ", ".join(f"{count} {name}" for name, count in self.counts.items())
         return f"{len(self.certificate_.proved)} statements proved; {seen}"
 
 
 def _explained(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> TypeError:
-    """Return an error that names the arguments of a backbone, where it was called with others."""
+    """Return an error that names the arguments a backbone takes, if it was called with others."""
     own = module.backbone if isinstance(module, Answers) else module
     assert isinstance(own, nn.Module)
     signature = inspect.signature(own.forward)

@@ -1,4 +1,4 @@
-"""Heads that an operator can ask by a key: what is recorded by a tracer finds its head again, and no other one."""
+"""Heads that an operator finds by a key: a recorded program finds its own head again, and never another one."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ Counts = dict[str, int] | None
 _serials = itertools.count()
 _alive: WeakValueDictionary[str, ServedHead] = WeakValueDictionary()
 exported_heads: ContextVar[dict[str, Any] | None] = ContextVar("exported_heads", default=None)
-"""Functions of the ONNX file that `smle.export.write_module` is writing, by name."""
+"""Functions by name in the ONNX file that `smle.export.write_module` is writing."""
 
 
 class ServedHead:
-    """A head that can be asked by its key while somebody holds this object.
+    """A head that can be found by its key while this object is alive.
 
-    The key has the digest of what is served and the number of this object. A recorded program finds the object itself;
-    or, where that is gone, as in another process, any other with the same digest. It never finds another program.
+    The key has the digest of the program and the number of this object. A recorded program finds the object itself or,
+    if it is gone, as in another process, any other with the same digest. It never finds another program.
 
     Attributes:
-        program: What runs, in NumPy.
-        moves: Whether what is served may move with features, answers staying as they are.
-        digest: Names it by its content.
-        key: What an operator is given to ask for it.
-        live: Asks for whatever this object serves at that time, in this process alone.
-        certified: Returns the proof; None: there is none.
-        counts: `rows` so far, those `moved` and those `replaced`; None: nobody counts.
+        program: The program in NumPy.
+        moves: Whether served answers may depend on features when the model's answers do not.
+        digest: Identifies the program by its content.
+        key: Identifies this program to the operator.
+        live: A key for whatever program this object serves at the time, in this process only.
+        certified: Returns the proof, or None.
+        counts: `rows` so far, those `moved` and those `replaced`; None if not counted.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class ServedHead:
         groups: Sequence[Sequence[int]] = (),
         certified: Callable[[], Certificate | None] = lambda: None,
     ) -> None:
-        self.columns, self.width, self.outputs = widths  # of features, answers and what is served
+        self.columns, self.width, self.outputs = widths  # of features, answers and served answers
         self.is_large, self.counts, self.certified = is_large, counts, certified
-        self.groups = [np.array(group, dtype=np.intp) for group in groups]  # by which numbers are looked up
+        self.groups = [np.array(group, dtype=np.intp) for group in groups]  # categories by which numbers are looked up
         self._serial = str(next(_serials))
-        # No digest tells whether a file of another process speaks of this object: its name is one that nobody else has.
+        # A digest does not tell whether a file of another process means this object, so it also has a unique name.
         name = uuid4().hex
         self.live = f":{name}"
         self.deploy(program, digest)
@@ -82,7 +82,7 @@ class ServedHead:
     def deploy(self, program: AsksOnce, digest: str) -> None:
         """Serve another program from now on."""
         self.program, self.digest, self.moves = program, digest, program.moves
-        self.key = f"{digest}:{self._serial}"  # asks for this program
+        self.key = f"{digest}:{self._serial}"  # stands for this program
 
     def require_shapes(self, features: Tensor, answers: Tensor) -> None:
         """Raise ValueError unless there is one row of features, with the columns of the rules, for each answer."""
@@ -94,7 +94,7 @@ class ServedHead:
             )
 
     def serve(self, X: Array, t: Array) -> Array:
-        """Return what is served to inputs (n, d) and answers (n, width), in memory of its own: (n, m) in float32."""
+        """Serve inputs (n, d) and answers (n, width) as a new array (n, m) in float32."""
         for group in self.groups:
             _require_one(X[:, group], group)
         y = self.program(X, t)
@@ -114,7 +114,7 @@ class ServedHead:
 
 
 def looked_up(certificate: Certificate) -> list[list[int]]:
-    """Return the columns of categories by which the rules of a certificate look numbers up."""
+    """Return the columns of the categories by which a certificate's rules look numbers up."""
     stated = certificate.document["specification"]
     forms = [literal["x"] for rule in stated["rules"] for clause in rule["clauses"] for literal in clause]
     forms += [row["terms"] for row in stated["rows"] if len(row["terms"]) > 1]
@@ -123,7 +123,7 @@ def looked_up(certificate: Certificate) -> list[list[int]]:
 
 
 def _require_one(columns: Array, group: Array) -> None:
-    """Raise DataError unless every row has one 1 among zeros: with two, numbers of tables would be added up."""
+    """Raise DataError unless every row is one-hot: with two ones, numbers of tables would be added up."""
     right = ((columns == 0) | (columns == 1)).all(axis=1) & (columns.sum(axis=1) == 1)
     if not right.all():
         row = int(np.argmin(right))
@@ -134,7 +134,7 @@ def _require_one(columns: Array, group: Array) -> None:
 
 
 def head_digest(certificate: Certificate) -> str:
-    """Return the digest of the head that a certificate speaks of, made of its content, whatever else is bound to it."""
+    """Return a digest of the head of a certificate, independent of anything else bound to it."""
     document = certificate.document
     own = {name: tensor for name, tensor in certificate.tensors.items() if not name.startswith(BACKBONE)}
     stated = {name: document[name] for name in ("program", "specification", "gate")}
@@ -143,7 +143,7 @@ def head_digest(certificate: Certificate) -> str:
 
 
 def box_digest(ops: Any, tensors: Mapping[str, Array]) -> str:
-    """Return the digest of a box that nobody has certified yet."""
+    """Return the digest of a box that is not certified yet."""
     digest = hashlib.sha256(repr(list(ops)).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype.str} {value.shape} ".encode() + value.tobytes())
@@ -151,11 +151,7 @@ def box_digest(ops: Any, tensors: Mapping[str, Array]) -> str:
 
 
 def find_head(key: str) -> ServedHead:
-    """Return the head of a key.
-
-    Raises:
-        CertificateError: If there is none in this process.
-    """
+    """Return the head of a key. Raises CertificateError if there is none in this process."""
     digest, _, serial = key.partition(":")
     found = _alive.get(serial)
     if found is not None and (found.digest == digest or found.live == key):
@@ -171,7 +167,7 @@ def find_head(key: str) -> ServedHead:
 
 
 def refuse_unaided_export() -> None:
-    """Raise ModelFormatError where torch.onnx exports by itself: it knows no nodes for a head."""
+    """Raise ModelFormatError if torch.onnx exports on its own: it knows no nodes for a head."""
     if "torch.onnx._internal.exporter" in sys.modules and is_in_onnx_export() and exported_heads.get() is None:
         raise ModelFormatError(
             "torch.onnx.export does not know the nodes of a certified head. Write a network alone, with its "

@@ -1,4 +1,4 @@
-"""Shapes in front of a head and behind it: nothing here is part of what is proved, and no served number is changed."""
+"""Shapes before and after a head. No served number is changed here."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ __all__ = ["at_positions", "kind_of", "left_out", "require_mask", "spread"]
 
 
 def spread(features: Tensor, answers: Tensor) -> Tensor:
-    """Return features for every answer, as a view: those of a sequence (B, d) for each of its steps (B, T, m)."""
+    """Expand features to every answer as a view: those of a sequence (B, d) to each of its steps (B, T, m)."""
     own, wanted = features.shape[:-1], answers.shape[:-1]
     if len(own) >= len(wanted) or own != wanted[: len(own)]:
-        return features  # as many, or the head says what does not fit
+        return features  # nothing to do, or the head raises
     ones = [1] * (len(wanted) - len(own))
     return features.reshape(*own, *ones, features.shape[-1]).expand(*wanted, features.shape[-1])
 
 
 def require_mask(mask: object, shape: tuple[int, ...]) -> Tensor:
-    """Return a mask if it says True or False of every answer.
-
-    Raises:
-        TypeError: If it is no tensor of bool.
-        ValueError: If it has another shape.
-    """
+    """Return a mask if it has a bool for every answer, or raise TypeError or ValueError."""
     if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(
@@ -44,19 +39,19 @@ def require_mask(mask: object, shape: tuple[int, ...]) -> Tensor:
 def at_positions(
     serve: Callable[[Tensor, Tensor], Tensor], features: Tensor, answers: Tensor, mask: Tensor, fill: float
 ) -> Tensor:
-    """Return what is served at the positions of a mask, and a constant at all others, which no head sees."""
+    """Serve the positions of a mask, and fill all others with a constant."""
     at = mask.nonzero(as_tuple=True)
     served = serve(features[at], answers[at])
     return served.new_full((*mask.shape, served.shape[-1]), fill).index_put(at, served)
 
 
 def left_out(answers: Tensor, mask: Tensor, fill: float) -> Tensor:
-    """Return answers with a constant, which has no gradient, in the place of those outside of a mask."""
+    """Replace answers outside a mask by a constant without gradient."""
     return torch.where(mask[..., None], answers, fill)
 
 
 def kind_of(value: Any) -> str:
-    """Say what was given, with what to do where it is a batch of sequences of different lengths."""
+    """Describe a value of the wrong kind, with advice for a batch of sequences of different lengths."""
     if isinstance(value, Tensor) and value.is_nested:
         return "a nested tensor. Pad it: torch.nested.to_padded_tensor(nested, 0.0), and pass mask="
     if isinstance(value, list | tuple) and value and all(isinstance(part, Tensor) for part in value):

@@ -1,4 +1,4 @@
-"""Units of networks: what they compute with is of order one, whatever the user's units are."""
+"""Units of networks, so that they compute with numbers of order one whatever the user's units are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class DataScale:
-    """Units in which raw parameters live: x = x_shift + x_scale * x', y = y_shift + y_scale * y'."""
+    """Units of raw parameters: x = x_shift + x_scale * x', y = y_shift + y_scale * y'."""
 
     x_shift: Array
     x_scale: Array
@@ -26,15 +26,15 @@ class DataScale:
 
     @classmethod
     def identity(cls, inputs: int, outputs: int) -> DataScale:
-        """Return the frame of the user's units."""
+        """Return the user's own units."""
         return cls(np.zeros(inputs), np.ones(inputs), np.zeros(outputs), np.ones(outputs))
 
     @classmethod
     def of_rules(cls, spec: Specification) -> DataScale:
-        """Return units where no data tell them: from ranges of inputs, and from what rules ask of numbers.
+        """Derive units from the rules: from ranges of inputs, and limits on numbers.
 
-        An output between limits a and b has its origin in the middle and a quarter of the width as its unit; one
-        with limits of one size alone has 0 and this size. Labels and scores of choices are in units of their own.
+        An output between limits a and b gets its origin in the middle and a quarter of the width as its unit; one with
+        limits of one size only gets 0 and this size. Labels and scores of choices keep their own units.
         """
         low, high = spec.ends()
         wide = np.where(high > low, high - low, 1.0)
@@ -51,9 +51,9 @@ class DataScale:
 
     @classmethod
     def of_data(cls, spec: Specification, X: Array, y: Array | None) -> DataScale:
-        """Return means and standard deviations of features (..., d) and of targets (..., m) that are numbers.
+        """Return means and standard deviations of features (..., d) and of numeric targets (..., m).
 
-        What data do not tell, because a column is constant or there are no targets, is read off the rules.
+        For constant columns, or without targets, units come from the rules.
         """
         known = cls.of_rules(spec)
         inputs = _spread(X, known.x_shift, known.x_scale)
@@ -71,9 +71,9 @@ def _spread(values: Array, shift: Array, scale: Array) -> tuple[Array, Array]:
 
 
 def _limits(spec: Specification, low: Array, high: Array) -> list[list[float]]:
-    """Return, for each output, the values between which the limits that rules state for it move.
+    """Return, for each output, the range of the limits that rules state for it.
 
-    Rules that couple outputs count where there are no others, by the size that they leave an output.
+    Rules that couple outputs count only if there are no others, by the size that they leave an output.
     """
     own: list[list[float]] = [[] for _ in spec.targets]
     coupled: list[list[float]] = [[] for _ in spec.targets]

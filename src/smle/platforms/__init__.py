@@ -1,7 +1,4 @@
-"""Model folders on other people's platforms: MLflow, Ray Data, Dask, Spark, and whatever reads Arrow, as DuckDB does.
-
-Each is imported only where it is asked for.
-"""
+"""Model folders on other platforms: MLflow, Ray Data, Dask, Spark, and any reader of Arrow, such as DuckDB."""
 
 from smle.platforms.clusters import RowsPredictor, predict_dask, predict_ray
 from smle.platforms.engines import predict_arrow, predict_spark

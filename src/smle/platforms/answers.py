@@ -19,17 +19,14 @@ __all__ = ["SET_ASIDE", "answer_table", "certified", "loaded", "output_types", "
 
 
 SET_ASIDE = "set_aside"
-"""The column that says why a row was set aside."""
+"""Name of the column with the reason why a row was set aside."""
 
 
 def loaded(place: str) -> Any:
-    """Return the model of a folder, or of an exported ONNX file; its certificate is checked once per process.
+    """Return the model of a folder or an exported ONNX file; its certificate is checked once per process.
 
-    A folder that was written anew since is loaded and checked anew.
-
-    Raises:
-        CertificateError: If the checker rejects the certificate.
-        NotCertifiedError: If there is none.
+    A folder that has been rewritten is loaded and checked again. Raises CertificateError or NotCertifiedError if the
+    certificate is rejected or missing.
     """
     path = Path(place)
     files = sorted(path.iterdir()) if path.is_dir() else [path, Path(f"{place}.certificate.json")]
@@ -43,7 +40,7 @@ def _loaded(folder: str, files: tuple[tuple[int, int, int], ...]) -> Any:
 
 
 def certified(folder: str) -> Any:
-    """Return a model after its certificate was checked; raises as `loaded` does."""
+    """Load a model and check its certificate; raises as `loaded` does."""
     if folder.lower().endswith(".onnx"):
         from smle.export import load_onnx
 
@@ -58,8 +55,8 @@ def answer_table(
 ) -> pd.DataFrame:
     """Return one column per output of the rules, with the index of the table.
 
-    Where bad rows are set aside there is a column more, `set_aside`: why a row was, else None. Its outputs are NaN or
-    None, and labels and whole options are floats, in every part of a table alike.
+    If bad rows are set aside, a further column `set_aside` has the reason or None. Their outputs are NaN or None, so
+    labels and integer options are floats, in every part of a table.
     """
     import pandas as pd
 
@@ -84,7 +81,7 @@ def answer_table(
 
 
 def output_types(model: Any, *, bad_rows: str = "raise") -> dict[str, np.dtype[Any]]:
-    """Return the types of the columns of `answer_table`: float64, int64 for labels, that of the options."""
+    """Return the types of the columns of `answer_table`: float64, int64 for labels, and the type of the options."""
     kinds: dict[str, np.dtype[Any]] = {}
     for item in model.specification_.outputs:
         if isinstance(item, Choice):
@@ -99,7 +96,7 @@ def output_types(model: Any, *, bad_rows: str = "raise") -> dict[str, np.dtype[A
 
 
 def read_columns(model: Any) -> dict[str, str]:
-    """Return the columns that a model reads, in their order: `number`, `whole` or `text`."""
+    """Return the kind (`number`, `whole` or `text`) of each column that a model reads, in order."""
     spec: Specification = model.specification_
     found = {item.name: _kind(item) for item in spec.inputs}
     inside = model.deployed_.front
@@ -115,5 +112,5 @@ def _kind(item: NumericInput | Categorical) -> str:
 
 
 def place_of(folder: str | PathLike[str]) -> str:
-    """Return a path as text, the same for every worker that starts elsewhere."""
+    """Return an absolute path, valid for workers with another working directory."""
     return fspath(Path(folder).resolve())

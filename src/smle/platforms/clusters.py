@@ -1,7 +1,6 @@
-"""Predicting for more rows than one machine holds, on Ray Data or Dask.
+"""Predict for more rows than one machine holds, on Ray Data or Dask.
 
-Every worker loads the model once and checks its certificate once. Columns are read by name; an error names the
-partition that it comes from.
+Every worker loads the model and checks its certificate once. Columns are read by name; an error names its partition.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["RowsPredictor", "predict_dask", "predict_ray"]
 
 _ROWS = 65536  # rows per batch
-_SHOWN = 3  # columns of a row that a message shows
+_SHOWN = 3  # columns of a row that an error shows
 
 
 class RowsPredictor:
-    """A callable that answers tables with a certified model; where it runs, the model is loaded on the first call.
+    """Answers tables with a certified model, which each worker loads on its first call.
 
     Args:
-        model: Model folder, or an exported ONNX file, at a place that all workers can read.
+        model: Model folder, or an exported ONNX file, where all workers can read it.
         out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
-        bad_rows: What to do with rows that cannot be read: `raise`, or `set aside`: their outputs are NaN or None, and
-            a column `set_aside` says why (None for all others). Labels are then floats.
+        bad_rows: What to do with unreadable rows: `raise`, or `set aside`: their outputs are NaN or None, and a column
+            `set_aside` has the reason (None for all others). Labels are then floats.
         keep: Columns of the table to put in front of the outputs.
     """
 
@@ -51,10 +50,10 @@ class RowsPredictor:
         self.keep = tuple(keep)
 
     def __call__(self, table: pd.DataFrame, partition: int | None = None) -> pd.DataFrame:
-        """Return the kept columns and one column per output, row by row.
+        """Return the kept columns and one column per output.
 
         Raises:
-            DataError: If the rows do not fit the rules; the message names the partition, or else its first row.
+            DataError: If the rows do not fit the rules; the message names the partition, or its first row.
             CertificateError: If the checker rejects the certificate of the model.
         """
         model = loaded(self.model)
@@ -72,7 +71,7 @@ class RowsPredictor:
 
 
 def _place(table: pd.DataFrame, partition: int | None) -> str:
-    """Say which rows are meant: Dask numbers its partitions, batches of Ray are known by what they begin with."""
+    """Name the rows in an error: Dask numbers its partitions, a Ray batch is named by its first row."""
     if partition is not None:
         return f"Partition {partition} ({len(table)} rows)"
     first = ", ".join(f"{name}={value!r}" for name, value in table.iloc[:1, :_SHOWN].to_dict("records")[0].items())
@@ -93,13 +92,13 @@ def predict_ray(
     """Return a Ray dataset of predictions, lazily: one column per output of the rules.
 
     Args:
-        dataset: A `ray.data.Dataset` whose columns have the names in the rules.
-        model: Model folder or ONNX file, at a place that all workers can read.
+        dataset: A `ray.data.Dataset` with the column names of the rules.
+        model: Model folder or ONNX file, where all workers can read it.
         out_of_domain: As in `predict`.
         bad_rows: `raise` or `set aside`, as for `RowsPredictor`.
         keep: Columns to put in front of the outputs.
-        workers: Processes that hold the model; None: one per core of the cluster, but one core, which reads
-            and writes. Ray waits for ever if workers take all cores.
+        workers: Processes that hold the model; by default one per core of the cluster except one, for reading and
+            writing. Ray hangs if workers take all cores.
         batch_size: Rows per call.
         options: Further arguments of `map_batches`, such as `num_cpus`.
     """
@@ -135,9 +134,9 @@ def predict_dask(
     """Return a Dask data frame of predictions, lazily: one column per output of the rules, partition by partition.
 
     Args:
-        frame: A Dask data frame whose columns have the names in the rules.
-        model: Model folder or ONNX file, at a place that all workers can read. It is loaded here, too, once, to learn
-            the names and types of the outputs.
+        frame: A Dask data frame with the column names of the rules.
+        model: Model folder or ONNX file, where all workers can read it. It is also loaded here once, to learn the names
+            and types of the outputs.
         out_of_domain: As in `predict`.
         bad_rows: `raise` or `set aside`, as for `RowsPredictor`.
         keep: Columns to put in front of the outputs.

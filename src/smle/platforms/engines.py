@@ -1,6 +1,6 @@
-"""Predicting inside of engines that hand over tables in parts: Spark, and whatever reads Arrow, as DuckDB does.
+"""Predict inside engines that pass tables in parts: Spark, and any reader of Arrow, such as DuckDB.
 
-Every process loads the model once and checks its certificate once, as on Ray Data and Dask.
+Every process loads the model and checks its certificate once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def predict_spark(
     """Return a Spark data frame of predictions, lazily: one column per output of the rules, by `mapInPandas`.
 
     Args:
-        frame: A Spark data frame whose columns have the names in the rules.
-        model: Model folder or ONNX file, at a place that all workers can read. It is loaded here, too, once, to learn
-            the names and types of the outputs.
+        frame: A Spark data frame with the column names of the rules.
+        model: Model folder or ONNX file, where all workers can read it. It is also loaded here once, to learn the names
+            and types of the outputs.
         out_of_domain: As in `predict`.
         bad_rows: `raise` or `set aside`, as for `RowsPredictor`.
         keep: Columns to put in front of the outputs.
@@ -55,7 +55,7 @@ def predict_spark(
 
 
 class _Parts:
-    """What a Spark worker calls with the parts of a partition, one after the other."""
+    """Answers the parts of a partition, one after the other, on a Spark worker."""
 
     def __init__(self, rows: RowsPredictor) -> None:
         self.rows = rows
@@ -77,8 +77,8 @@ def predict_arrow(
     """Return predictions as a `pyarrow.RecordBatchReader`, lazily: one column per output of the rules.
 
     Args:
-        batches: Rows whose columns have the names in the rules: a `pyarrow.RecordBatchReader`, a `pyarrow.Table`, or
-            anything that Arrow reads as a stream, such as a relation of DuckDB.
+        batches: Rows with the column names of the rules: a `pyarrow.RecordBatchReader`, a `pyarrow.Table`, or anything
+            that Arrow reads as a stream, such as a relation of DuckDB.
         model: Model folder or ONNX file.
         out_of_domain: As in `predict`.
         bad_rows: `raise` or `set aside`, as for `RowsPredictor`.

@@ -1,4 +1,4 @@
-"""MLflow: model folders as a `pyfunc` model whose certificate is checked whenever it is loaded. Nothing is pickled.
+"""MLflow: model folders as a `pyfunc` model whose certificate is checked at every load. Nothing is pickled.
 
 MLflow calls `_load_pyfunc` of this module. The signature comes from the rules, so that MLflow refuses tables with other
 columns before the model sees them.
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["input_example", "load_model", "log_model", "requirement", "save_model", "signature"]
 
-_DATA = "model"  # the folder inside of a logged model
+_DATA = "model"  # the folder inside a logged model
 
 
 def save_model(model: Any, path: str | PathLike[str], **options: Any) -> None:
     """Write an MLflow model with a model folder inside.
 
     Args:
-        model: A fitted or loaded model, or the place of its folder.
+        model: A fitted or loaded model, or the path of its folder.
         path: Where to write.
-        options: Further arguments of `mlflow.pyfunc.save_model`; `input_example` and `signature` replace those that
-            are made from the rules.
+        options: Further arguments of `mlflow.pyfunc.save_model`; `input_example` and `signature` replace those made
+            from the rules.
 
     Raises:
         CertificateError: If the checker rejects the certificate.
@@ -43,13 +43,13 @@ def save_model(model: Any, path: str | PathLike[str], **options: Any) -> None:
 
 
 def log_model(model: Any, name: str = "model", **options: Any) -> Any:
-    """Log a model in the current run, and return what `mlflow.pyfunc.log_model` returns. See `save_model`."""
+    """Log a model in the current run; return the result of `mlflow.pyfunc.log_model`. See `save_model`."""
     with tempfile.TemporaryDirectory() as place:
         return _pyfunc().log_model(name=name, **_arguments(model, Path(place) / _DATA, options))
 
 
 def load_model(uri: str) -> Any:
-    """Return the model itself, with rules and certificate, and not MLflow's wrapper around it; it is checked."""
+    """Load and check the model itself, with rules and certificate, instead of MLflow's wrapper."""
     return _pyfunc().load_model(uri).get_raw_model()
 
 
@@ -63,7 +63,7 @@ def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, An
 
 
 def requirement(model: Any) -> str:
-    """Return what MLflow installs to serve a model: ONNX where an estimator is stored so, never torch."""
+    """Return what MLflow installs to serve a model: ONNX if an estimator is stored that way, never torch."""
     extra = "[onnx]" if isinstance(model.deployed_.front, StoredModel) else ""
     return f"smle{extra}=={__version__}"
 
@@ -83,7 +83,7 @@ def signature(model: Any) -> Any:
 
 
 def input_example(model: Any) -> pd.DataFrame | None:
-    """Return one row from the middle of the domain; None if the model reads columns that the rules do not know."""
+    """Return one row from the middle of the domain, or None if the model reads columns outside the rules."""
     import pandas as pd
 
     kinds = read_columns(model)
@@ -106,12 +106,12 @@ def _pyfunc() -> Any:
 
 
 def _load_pyfunc(path: str) -> _Answers:
-    """Load what `save_model` wrote; MLflow calls this. The certificate is checked."""
+    """Load what `save_model` wrote, and check its certificate. MLflow calls this."""
     return _Answers(certified(path))
 
 
 class _Answers:
-    """What MLflow calls to predict."""
+    """The object that MLflow calls to predict."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

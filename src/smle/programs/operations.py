@@ -20,14 +20,14 @@ _ZERO = np.float32(0)
 Made = Callable[..., Any]
 
 
-_FEW_HEADS = 2  # are all computed, and each row picks its own
+_FEW_HEADS = 2  # compute up to this many heads for all rows, then pick
 
 
-_MOST_BITS = 62  # of a number that stands for them
+_MOST_BITS = 62  # bits that fit into one integer
 
 
 def _clamp(op: Op, x: None, lower: Array, upper: Array) -> Made:
-    # fmax and fmin take the other one in place of NaN.
+    # fmax and fmin ignore NaN.
     return lambda x: np.fmin(np.fmax(x, lower), upper)
 
 
@@ -44,7 +44,7 @@ def _active(
     for comparison, constant in zip(gate.comparisons, () if constants is None else constants, strict=True):
         column, negative, strict = comparison
         signs = (np.greater, np.greater_equal) if negative else (np.less, np.less_equal)
-        # The sign is turned in the constant: a product may flush a small input to zero.
+        # The sign goes into the constant: a product may flush a small input to zero.
         tests.append((column, signs[not strict], -constant if negative else constant))
 
     def active(x: Array, wide: Array | None = None) -> Array:
@@ -107,7 +107,7 @@ def _affine_at(
     ]
 
     def served(head: int, values: dict[str, Array], rows: Any) -> Any:
-        """Return what one head answers to some rows."""
+        """Return the answer of one head to some rows."""
         if head == len(weight):
             return values["z"][rows] @ free_weight.T + free_bias  # type: ignore[union-attr]
         y = values["v"][rows] @ weight[head].T + bias[head]
@@ -138,7 +138,7 @@ def _or_fallback(op: Op, y: None, place: None, fallback: Array) -> Made:
             return y
         if cell is None:
             return np.where(lost[:, None], fallback, y)
-        free = np.full((1, y.shape[1]), np.nan, dtype=y.dtype)  # where nothing is claimed
+        free = np.full((1, y.shape[1]), np.nan, dtype=y.dtype)  # nothing is claimed here
         return np.where(lost[:, None], np.concatenate([fallback, free])[cell], y)
 
     return or_fallback

@@ -1,7 +1,7 @@
-"""A table that prints a program as a Python function: of plain numbers for a few rows, of NumPy's columns for many.
+"""Prints a program as a Python function: of plain numbers for a few rows, of NumPy columns for many.
 
-Calls cost more than numbers here. A printed function names every constant and every value, and does nothing else.
-Both kinds compute in float64, where every float32 number is exact, and cast once, at the end.
+Calls cost more than arithmetic here. A printed function names every constant and value, and does nothing else. Both
+kinds compute in float64, where every float32 number is exact, and cast once, at the end.
 """
 
 from __future__ import annotations
@@ -28,49 +28,47 @@ Groups = Sequence[Sequence[int]]
 
 
 def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
-    """Return the program for a few rows: (features, answer) -> answers, by plain numbers."""
+    """Return the program for a few rows, in plain numbers: (features, answer) -> answers."""
     return PrintedRows(ops, tensors, fmt, groups).function()
 
 
 def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
-    """Return the program for many rows: (features, answer) -> answers, by columns."""
+    """Return the program for many rows, by columns: (features, answer) -> answers."""
     return Columns(ops, tensors, fmt, groups).function()
 
 
 def joined(texts: Sequence[str], word: str) -> str:
-    """Return the text of one truth value of many, or of a long sum: Python reads no deep nesting."""
+    """Join operands with an operator, in groups: Python cannot parse deep nesting."""
     while len(texts) > _LONG:
         texts = [f"({word.join(texts[i : i + _LONG])})" for i in range(0, len(texts), _LONG)]
     return word.join(texts)
 
 
 def columns_read(ops: Sequence[Op], tensors: Mapping[str, Array]) -> list[int]:
-    """Return the columns of the inputs that some comparison or sum reads."""
+    """Return the input columns that some comparison or sum reads."""
     return sorted(_columns_compared(ops) | _columns_summed(ops, tensors))
 
 
 def _columns_compared(ops: Sequence[Op]) -> set[int]:
-    """Return the columns of the inputs that some comparison reads."""
     return {c.column for op in ops if op.kind == "active" for c in op.fixed.comparisons}
 
 
 def _columns_summed(ops: Sequence[Op], tensors: Mapping[str, Array]) -> set[int]:
-    """Return the columns of the inputs that some sum reads."""
     sums = {str(n) for op in ops for n in op.args if n == "gate.coefficients" or (n or "").endswith("_slope")}
     return {int(k) for name in sums for k in np.flatnonzero(np.any(tensors[name], axis=0))}
 
 
 class _Printer:
-    """What both kinds of functions share. Values have the names of the operations that make them, and numbers.
+    """Shared by both kinds of functions. A value has the name of the operation that makes it, and a number.
 
-    Operators are those of numbers and of arrays alike. A sign is turned in the constant, never in the input: a product
-    may flush small numbers to zero. There is no NaN behind `clamp` and `within`, so `<` is the opposite of `>=`.
+    Operators work for numbers and arrays alike. Signs go into constants, never inputs: a product may flush small
+    numbers to zero. There is no NaN after `clamp` and `within`, so `<` is the opposite of `>=`.
 
-    Of the columns of a one-hot group one is 1 and the others are 0: a sum over them is looked up, by the place of the
-    1. That is one of its terms for whatever else stands there, too.
+    Exactly one column of a one-hot group is 1, so a sum over the group is looked up by the position of the 1. If the
+    columns hold anything else, the sum is still one of its terms.
     """
 
-    word = ""  # that joins truth values
+    word = ""  # joins truth values
     start, body, end = "", "", ""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups = ()) -> None:
@@ -88,31 +86,31 @@ class _Printer:
             getattr(self, op.kind)(op)
 
     def read_later(self) -> list[int]:
-        """Return further columns of the inputs that are read behind the operations."""
+        """Return further input columns that are read after the operations."""
         return []
 
     def function(self) -> Function:
-        """Return the function that was printed."""
+        """Compile the printed function."""
         body = [self.body + line for line in self.lines]
         text = "\n".join(["def program(features, answer):", self.start, *body, self.end])
         exec(compile(text, "<program of a head>", "exec"), self.names)  # noqa: S102 - nothing in it but numbers
         return self.names["program"]  # type: ignore[no-any-return]
 
     def stored(self, name: str | None) -> list[Any]:
-        """Return a tensor as Python numbers; an absent one is empty."""
+        """Return a tensor as Python numbers, or [] for None."""
         return [] if name is None else self.tensors[name.replace("_F", f"_{self.fmt}")].tolist()
 
     def number(self, value: float) -> str:
-        """Return a constant."""
+        """Print a constant."""
         return repr(value)
 
     def total(self, factors: Sequence[float], offset: float | None = None) -> str:
-        """Return the text of a sum."""
+        """Print a sum."""
         terms = self.terms(factors)
         return joined(terms + ([] if (offset is None and terms) else [self.number(offset or 0.0)]), " + ")
 
     def terms(self, factors: Sequence[float]) -> list[str]:
-        """Return the texts of what a sum over the inputs adds up."""
+        """Print the terms of a sum over the inputs."""
         used = [k for k, v in enumerate(factors) if v]
         found = [f"{self.number(factors[k])} * x{k}" for k in used if k not in self.group]
         for start in sorted({self.group[k] for k in used if k in self.group}):
@@ -122,11 +120,11 @@ class _Printer:
         return found
 
     def table(self, values: Sequence[float]) -> Any:
-        """Return numbers that are looked up by place."""
+        """Return a list to look numbers up by position."""
         return list(values)
 
     def wide(self, op: Op) -> None:
-        """Numbers are wide already."""
+        """Do nothing: numbers are wide already."""
 
     def active(self, op: Op) -> None:
         gate: Gate = op.fixed
@@ -144,7 +142,7 @@ class _Printer:
                 self.always.add(region)
 
     def comparison(self, column: int, above: bool, strict: bool, constant: float) -> str:
-        """Return the text of a comparison of an input."""
+        """Print a comparison of an input."""
         return f"(x{column} {'>' if above else '<'}{'' if strict else '='} {self.number(constant)})"
 
     def raise_to(self, op: Op) -> None:
@@ -168,7 +166,7 @@ class _Printer:
 
 
 def _place(x: list[float], start: int, stop: int) -> int:
-    """Return the place of the 1 among some inputs."""
+    """Return the position of the 1 among some inputs, or 0."""
     try:
         return x.index(1.0, start, stop) - start
     except ValueError:
@@ -176,14 +174,14 @@ def _place(x: list[float], start: int, stop: int) -> int:
 
 
 class PrintedRows(_Printer):
-    """Row by row, in Python's floats. A sum is computed where its limit is active."""
+    """Row by row, in Python floats. A sum is computed only if its limit is active."""
 
     word = " and "
     start = "    served = []\n    for x, q in zip(features.tolist(), answer.tolist()):"
     body = " " * 8
 
     def clamp(self, op: Op) -> None:
-        """Read the inputs, inside of the domain."""
+        """Read the inputs, clamped to the domain."""
         lower, upper = (self.stored(name) for name in op.args[1:])
         self.names["place"] = _place
         self.lines += [f"j{start} = place(x, {start}, {start + count})" for start, count in self.looked_up.items()]
@@ -195,20 +193,20 @@ class PrintedRows(_Printer):
             ]
 
     def within(self, op: Op) -> None:
-        """Read the answers; the default where they are beyond."""
+        """Read the answers; use the default for those out of bounds."""
         default = self.stored(op.args[1])
         self.lines.append("".join(f"q{i}, " for i in range(len(default))) + "= q")
         wide = float(WIDE)
         self.lines += [f"if not -{wide!r} <= q{i} <= {wide!r}: q{i} = {v!r}" for i, v in enumerate(default)]
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
-        """Move one output to a limit that is on, if it is beyond it."""
+        """Move one output to an active limit, if it is beyond it."""
         if formula is not None:
             self.lines.append(f"if {on}: v = {formula}" if on else f"v = {formula}")
         self.lines.append(f"if {f'{on} and ' if on else ''}{q} {beyond} {limit}: {q} = {limit}")
 
     def narrow(self, op: Op) -> None:
-        """Serve the row."""
+        """Append the row to the answers."""
         outputs = len(self.tensors["clips.default"])
         self.lines.append(f"served.append(({''.join(f'q{i}, ' for i in range(outputs))}))")
         self.names["array"] = np.array
@@ -216,25 +214,25 @@ class PrintedRows(_Printer):
 
 
 class Columns(_Printer):
-    """Column by column, in NumPy. Constants are arrays, which it reads faster than numbers."""
+    """Column by column, in NumPy. Constants are arrays, which NumPy reads faster than numbers."""
 
     word = " & "
     body = " " * 4
 
     def table(self, values: Sequence[float]) -> Any:
-        """Return numbers that are looked up by place."""
+        """Return an array to look numbers up by position."""
         return np.array(values, dtype=_FLOAT64)
 
     def number(self, value: float) -> str:
-        """Return the name of a constant."""
+        """Name a constant."""
         name = f"c{len(self.names)}"
         self.names[name] = np.array(value, dtype=_FLOAT64)
         return name
 
     def clamp(self, op: Op) -> None:
-        """Read the inputs, inside of the domain.
+        """Read the inputs, clamped to the domain.
 
-        Those that are compared alone, with constants inside, stay as they are: beyond the ends nothing changes.
+        Inputs that are only compared with constants inside the domain are not clamped: beyond its ends nothing changes.
         """
         lower, upper = (self.stored(name) for name in op.args[1:])
         self.as_given = set(self.read).difference(self.summed)
@@ -248,7 +246,7 @@ class Columns(_Printer):
             self.lines.append(f"j{start} = features[:, {start}:{start + count}].argmax(axis=1)")
         self.lines += [f"x{k} = features[:, {k}]" for k in sorted(self.as_given)]
         clamped = [k for k in self.read if k not in self.as_given]
-        self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # which take the end where the other one is NaN
+        self.names |= {"fmax": np.fmax, "fmin": np.fmin}  # these ignore NaN
         whole = len(clamped) > 2
         if whole:
             self.lines.append("x = features.T.astype(float64, order='C')")
@@ -257,7 +255,7 @@ class Columns(_Printer):
             self.lines.append(f"x{k} = fmin(fmax({column}, {self.number(lower[k])}), {self.number(upper[k])})")
 
     def comparison(self, column: int, above: bool, strict: bool, constant: float) -> str:
-        """Return the text of a comparison of an input; NaN counts as the lower end."""
+        """Print a comparison of an input; NaN counts as the lower end."""
         if column not in self.as_given:
             return super().comparison(column, above, strict, constant)
         name = f"c{len(self.names)}"
@@ -267,19 +265,19 @@ class Columns(_Printer):
         return f"~(x{column} {'>=' if strict else '>'} {name})"
 
     def within(self, op: Op) -> None:
-        """Read the answers; the default where they are beyond."""
+        """Read the answers; use the default for those out of bounds."""
         default = np.array(self.stored(op.args[1]))[:, None]
         self.names |= {"where": np.where, "default": default, "wide": float(WIDE), "square": float(WIDE**2)}
         self.lines += [
             "q = answer.T.astype(float64, order='C')",
-            "flat = q.ravel()",  # no square is larger than the sum of all: one product finds what is beyond
+            "flat = q.ravel()",  # no square exceeds the sum of all, so one product finds values out of bounds
             "if not flat.dot(flat) <= square: q = where(abs(q) <= wide, q, default)",
         ]
         limited = sorted({i for other in self.ops if isinstance(other.fixed, Stage) for i in other.fixed.outputs})
         self.lines += [f"q{i} = q[{i}]" for i in limited]
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
-        """Move one output to a limit that is on, where it is beyond it."""
+        """Move one output to an active limit, where it is beyond it."""
         self.names["copyto"] = np.copyto
         if formula is not None:
             self.lines.append(f"v = {formula}")
@@ -287,5 +285,5 @@ class Columns(_Printer):
         self.lines.append(f"copyto({q}, {limit}, where={where})")
 
     def narrow(self, op: Op) -> None:
-        """Serve the rows."""
+        """Return the rows."""
         self.end = "    return q.T.astype(float32, order='C')"

@@ -1,1 +1,1 @@
-"""Which rules meet where: rows, guard, cells, what binds in each."""
+"""Finds which rules apply together, and where: rows, guard, cells, and the rules that bind in each."""

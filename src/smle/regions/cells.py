@@ -1,4 +1,4 @@
-"""The regions of a specification, the cells that their overlaps make, proofs for what was left out, and what binds."""
+"""The regions of a specification, the cells formed by their overlaps, and proofs for the sets left out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Implication:
-    """Where all `regions` are active, `implied` is active too.
+    """Wherever all `regions` are active, `implied` is active too.
 
-    For each row of the implied region, multipliers that prove its complement (row number -1) empty; () for a
-    row that one of the regions shares, because the guard computes each row once.
+    For each row of the implied region, multipliers prove its complement (row number -1) empty. They are () for a row
+    that one of the regions shares, because the guard computes each row once.
     """
 
     regions: tuple[int, ...]
@@ -34,15 +34,17 @@ class Implication:
 
 @dataclass(frozen=True)
 class Cells:
-    """The regions of a specification and the cells that their overlaps make; iterates over the active regions of cells.
+    """The regions of a specification and the cells formed by their overlaps.
 
-    * `rows`: the distinct half-spaces of all regions. Behind them, two rows per one-hot group
-      (`sum <= 1`, then `-sum <= -1`) may be used in proofs: group g has numbers len(rows) + 2 g and + 1.
+    Iterates over the active regions of each cell.
+
+    * `rows`: the distinct half-spaces of all regions. After them, proofs may use two rows per one-hot group (`sum <=
+      1`, then `-sum <= -1`): group g has numbers len(rows) + 2 g and + 1.
     * `regions`: the distinct polytopes, as tuples of row numbers; () is the whole domain.
-    * `rules`: for each region the indices of the rules that it switches on.
-    * `gated`: the regions that have a bit in the gate, in the order of the depth-first search.
-      The others (the whole domain; rules above the cap) bind every head over (cell and region).
-    * `active`: for each cell the sorted tuple of gated regions that are active there; () comes last if present.
+    * `rules`: for each region, the indices of the rules it switches on.
+    * `gated`: the regions with a bit in the gate, in the order of the depth-first search. The others (the whole domain;
+      rules above the cap) bind every head over (cell and region).
+    * `active`: for each cell, the sorted gated regions that are active there; () comes last if present.
     """
 
     rows: tuple[Row, ...]
@@ -68,12 +70,12 @@ class Cells:
 
     @property
     def free_cell(self) -> bool:
-        """Whether the last cell is one where nothing is required."""
+        """Whether nothing is required in the last cell."""
         return bool(self.active) and self.active[-1] == () and len(self.gated) == len(self.regions)
 
 
 def regions_of(spec: Specification) -> Cells:
-    """Number the distinct rows and regions in the order in which the rules state them; no cells yet but ()."""
+    """Number the distinct rows and regions in the order of the rules. The only cell is ()."""
     rows: dict[Row, int] = {}
     regions: dict[tuple[int, ...], list[int]] = {}
     for index, rule in enumerate(spec.rules):
@@ -96,8 +98,8 @@ def regions_of(spec: Specification) -> Cells:
 def binding_rules(cells: Cells, spec: Specification, head: int) -> tuple[tuple[int, int | None], ...]:
     """Return the (rule, region) pairs that bind a head.
 
-    `region` is None where a gated region of the cell switches the rule on (proved over the cell); otherwise it
-    is an ungated region that switches it on (proved over the cell and that region).
+    `region` is None if a gated region of the cell switches the rule on (proved over the cell). Otherwise it is the
+    ungated region that does (proved over the cell and that region).
     """
     cell, gated = set(cells[head]), set(cells.gated)
     result: list[tuple[int, int | None]] = []
@@ -113,7 +115,7 @@ def binding_rules(cells: Cells, spec: Specification, head: int) -> tuple[tuple[i
 def obligation_regions(
     cells: Cells, spec: Specification, head: int
 ) -> Iterator[tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
-    """Yield (region, active regions, rules): the binding rules grouped by the polytope they are proved over."""
+    """Yield (region, active regions, rules): the binding rules, grouped by the polytope they are proved over."""
     groups: dict[int | None, list[int]] = {}
     for rule, region in binding_rules(cells, spec, head):
         groups.setdefault(region, []).append(rule)

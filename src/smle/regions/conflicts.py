@@ -29,11 +29,11 @@ COMPLEMENT = -1
 """The row number of the complement of an implied row."""
 
 Multipliers = tuple[tuple[int, Fraction], ...]
-"""(row number, value > 0) pairs; one-hot rows are numbered behind the rows of the cells."""
+"""(row number, value > 0) pairs; one-hot rows are numbered after the rows of the cells."""
 
 HalfSpace = tuple[Linear, Fraction, bool]
 ZERO, ONE = Fraction(0), Fraction(1)
-_CLEARLY = 1e-7  # a float solver's point counts as one from this room on; nothing is proved by it
+_CLEARLY = 1e-7  # least room of a float solver's point; it proves nothing
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Refutation:
 class Point:
     """A point of the domain where the rows hold together, in at least one format.
 
-    Found in floats or exactly; it says that a proof need not be tried, no more.
+    Found in floats or exactly. It only shows that a proof need not be tried.
     """
 
     x: tuple[Fraction, ...]
 
 
 class Prover:
-    """Decides sets of guard rows over the domain of a specification."""
+    """Decides whether sets of guard rows can hold together in the domain of a specification."""
 
     def __init__(self, spec: Specification, rows: Sequence[GuardRow]) -> None:
         self.rows = tuple(rows)
@@ -71,7 +71,7 @@ class Prover:
         self._floats: dict[int, tuple[npt.NDArray[np.float64], float]] = {}
 
     def _middle(self, spec: Specification, fmt: Binary) -> tuple[Fraction, ...]:
-        """Return a point of the domain: midpoints of ranges, the first category of groups."""
+        """Return a point of the domain: the midpoints of ranges, and the first category of groups."""
         lower, upper = self.boxes[fmt]
         x = [(lo + hi) / 2 for lo, hi in zip(lower, upper, strict=True)]
         for group in spec.one_hot:
@@ -80,7 +80,7 @@ class Prover:
         return tuple(x)
 
     def half_space(self, number: int, complement: GuardRow | None, fmt: Binary) -> HalfSpace:
-        """Return what a row number stands for in a format."""
+        """Return the half-space of a row number in a format."""
         if number == COMPLEMENT:
             assert complement is not None
             return complement.outside(fmt)
@@ -89,7 +89,7 @@ class Prover:
         return self.one_hot[number - len(self.rows)]
 
     def refutes(self, multipliers: Multipliers, complement: GuardRow | None = None) -> bool:
-        """Whether the multipliers are a proof, in every format."""
+        """Return whether the multipliers are a proof, in every format."""
         for fmt in FORMATS:
             spaces = [(self.half_space(r, complement, fmt), m) for r, m in multipliers]
             lower, upper = self.boxes[fmt]
@@ -100,7 +100,7 @@ class Prover:
         return True
 
     def decide(self, numbers: Sequence[int], complement: GuardRow | None = None) -> Refutation | Point | None:
-        """Refute the rows, or find a point where they hold in some format; None if neither was found."""
+        """Refute the rows, or find a point where they hold in some format; return None if neither succeeds."""
         numbers = self._with_groups(numbers, complement)
         attempt = self._decide_exactly
         if all(len(self.half_space(r, complement, BINARY64)[0]) == 1 for r in numbers):
@@ -116,7 +116,7 @@ class Prover:
         return None
 
     def _with_groups(self, numbers: Sequence[int], complement: GuardRow | None) -> tuple[int, ...]:
-        """Add the one-hot rows of the groups that the rows mention; the complement goes in as well."""
+        """Add the complement, and the one-hot rows of the groups that the rows mention."""
         chosen = [*dict.fromkeys(numbers)]
         if complement is not None:
             chosen.append(COMPLEMENT)
@@ -189,7 +189,7 @@ class Prover:
         return Point(tuple(x))
 
     def _in_floats(self, number: int, complement: GuardRow | None) -> tuple[npt.NDArray[np.float64], float]:
-        """Return a row over inputs scaled to [-1, 1], in floats. Shape: (d,)."""
+        """Return a row in floats, over inputs scaled to [-1, 1]. Shape: (d,)."""
         if number in self._floats:
             return self._floats[number]
         form, bound, _ = self.half_space(number, complement, BINARY64)

@@ -1,4 +1,4 @@
-"""Whether rules can hold together, exactly: smallest conflicting sets, pinned outputs, redundant rules."""
+"""Exact checks on whether rules can hold together: smallest conflicts, pinned outputs, redundant rules."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from smle.rules import CNF, Rule, Specification
 
 __all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "rule_clauses"]
 
-_SECONDS = 10.0  # for the words of a refusal
-_SUBSETS = 200  # how many smaller sets are tried before a minimal conflict is reported
+_SECONDS = 10.0  # time limit for explaining a refusal
+_SUBSETS = 200  # smaller sets to try before reporting a minimal conflict
 EXPANDED_PAIRS = 300
-"""Beyond this many, the exclusions of a rule are not gone through one by one."""
+"""The exclusions of a rule are not checked one by one beyond this many."""
 
 
 @dataclass(frozen=True)
 class Clash:
-    """Rules (by index) that no y satisfies together at x, minimal: without any one of them some y does.
+    """Rules (by index) that no y satisfies together at x. The set is minimal: without any one of them, some y does.
 
-    `x` is None if the rules only touch: the guard's rounding lets them meet, the regions themselves do not.
+    `x` is None if the rules only touch: they meet through the guard's rounding, not in their regions.
     """
 
     rules: tuple[int, ...]
@@ -34,7 +34,7 @@ class Clash:
 
 
 class Consistency:
-    """Exact questions about sets of rules of one specification."""
+    """Answers exact questions about sets of rules of one specification."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
@@ -45,7 +45,7 @@ class Consistency:
         ]
 
     def has_x_terms(self, rules: Iterable[int]) -> bool:
-        """Whether the requirement of some rule mentions an input."""
+        """Return whether the requirement of some rule mentions an input."""
         return any(
             literal.inputs
             for r in rules
@@ -56,7 +56,7 @@ class Consistency:
     def _needs(
         self, rules: Iterable[int], *, room: bool = False
     ) -> tuple[list[OneOf], list[tuple[npt.NDArray[np.int32], int]]]:
-        """Return the clauses and exclusions of some rules; for room, every literal is strict."""
+        """Return the clauses and exclusions of some rules; with `room`, every literal is strict."""
         chosen = list(rules)
         clauses = [clause for r in chosen for clause in self._clauses[r]]
         if room:
@@ -65,20 +65,19 @@ class Consistency:
         return clauses, [(pairs, r) for pairs, r in exclusions if len(pairs)]
 
     def satisfiable_at(self, x: Sequence[Fraction], rules: Iterable[int], *, room: bool = False) -> Witness | None:
-        """Return a pair (any x, y) where y satisfies the rules at the given x, or None."""
+        """Return a witness (x, y) whose y satisfies the rules at the given x, or None. Its x is arbitrary."""
         clauses, pairs = self._needs(rules, room=room)
         return self.decider.find([], [self.decider.at(x, clause) for clause in clauses], pairs=pairs)
 
     def point(self, region: Sequence[HalfSpace]) -> tuple[Fraction, ...] | None:
-        """Return an input of a region, or None if it is empty."""
+        """Return a point of a region, or None if it is empty."""
         found = self.decider.find(region)
         return None if found is None else found.x
 
     def clash(self, region: Sequence[HalfSpace], rules: Sequence[int]) -> Clash | None:
         """Return a conflict among rules that are all active on a region, or None if every x has a y.
 
-        Raises:
-            Undecided: If the search was cut off.
+        Raises Undecided if the search was cut off.
         """
         clauses, pairs = self._needs(rules)
         if self.has_x_terms(rules):
@@ -101,7 +100,7 @@ class Consistency:
         return self._smallest(origin, rules, room=True)
 
     def _smallest(self, x: Sequence[Fraction], rules: Sequence[int], *, room: bool = False) -> tuple[int, ...]:
-        """Shrink a conflicting set at x: drop rules one by one, then look for smaller sets still."""
+        """Shrink a conflicting set at x: drop rules one by one, then look for still smaller sets."""
 
         def conflicting(subset: Sequence[int]) -> bool:
             try:
@@ -127,12 +126,10 @@ class Consistency:
         return tuple(core)
 
     def implied_by_others(self, rule: int, others: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the rules that already imply a rule on its whole region, or None if it says something new.
+        """Return the rules that already imply a rule on its whole region, or None if it adds something.
 
-        Every exclusion of the rule is gone through: ask only about rules with at most `EXPANDED_PAIRS`.
-
-        Raises:
-            Undecided: If the search was cut off.
+        Checks every exclusion of the rule: use it only for rules with at most `EXPANDED_PAIRS`. Raises Undecided if the
+        search was cut off.
         """
         stated = self.spec.rules[rule]
         background = [clause for r in others for clause in rule_clauses(self.decider, self.spec.rules[r], r)]
@@ -153,7 +150,7 @@ class Consistency:
 
 
 def rule_clauses(decider: Decider, rule: Rule, tag: int) -> list[OneOf]:
-    """Return a rule as clauses over (x, y). Many exclusions are left out: what remains is implied by the rule."""
+    """Return a rule as clauses over (x, y). Long lists of exclusions are left out, so the result may be weaker."""
     requirement = rule.requirement
     pairs = requirement.exclusions if len(requirement.exclusions) <= EXPANDED_PAIRS else None
     stated = CNF(requirement.clauses) if pairs is None else requirement
@@ -170,8 +167,8 @@ def room_at(
 ) -> Iterator[tuple[tuple[Fraction, ...], tuple[int, ...], str]]:
     """Yield inputs at which rules leave no answer ("contradiction") or no room ("point"), with the rules to blame.
 
-    Rules apply where their conditions hold for the exact numbers. Inputs that take too long to decide are left out, and
-    so are all that are left after some seconds: a refusal must end.
+    Rules apply where their conditions hold exactly. Inputs that take too long are skipped, and so are all that remain
+    after some seconds, since a refusal must end.
     """
     consistency = Consistency(spec)
     consistency.decider.end = monotonic() + _SECONDS

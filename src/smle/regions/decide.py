@@ -1,15 +1,15 @@
-"""Exact decisions about linear statements over inputs and outputs: is there a pair (x, y) that satisfies them?
+"""Decides exactly whether some pair (x, y) satisfies linear statements over inputs and outputs.
 
-A statement is an AND of half-spaces and of clauses (ORs of half-spaces) over the variables (x, y): inputs in the
-domain come first, outputs are free. Depth-first over the literals of clauses that fail at the current point, an
-LP in rationals at each node; from a refuted node the search jumps back to the choices that the proof used. Where a
-table is looked up, each category is asked about apart: what is left is small.
+A statement is an AND of half-spaces and clauses (ORs of half-spaces) over the variables (x, y): inputs in the domain
+first, outputs free. The search is depth-first over the literals of clauses that fail at the current point, with an LP
+in rationals at each node; from a refuted node it jumps back to the choices that the proof used. Where a table is looked
+up, each category is searched separately, which leaves small problems.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
@@ -18,29 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.simplex import point_or_proof
-from smle.rules import (
-    Categorical,
-    Clause,
-    Linear,
-    NumericInput,
-    Polytope,
-    Row,
-    Specification,
-    dot,
-    exclusion,
-    label_columns,
-)
+from smle.rules import Clause, Linear, Polytope, Row, Specification, dot, exclusion, label_columns
 
-__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "columns_of", "eliminate", "is_integer"]
+__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 MAX_NODES = 3000
 MAX_ROWS = 600
-_FEW_MEMBERS = 8  # of a group, which are left to the linear program
+_FEW_MEMBERS = 8  # smaller groups are left to the linear program
 
 
 class Undecided(Exception):  # noqa: N818 - an outcome that callers report, not an error
-    """The search was cut off by its limit."""
+    """The search reached its limit."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class HalfSpace:
     strict: bool = False
 
     def holds(self, point: Sequence[Fraction]) -> bool:
-        """Evaluate at a point, exactly."""
+        """Return whether it holds at a point, exactly."""
         value = dot(self.form, point)
         return value < self.bound if self.strict else value <= self.bound
 
@@ -71,7 +60,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Witness:
-    """A pair (x, y) that satisfies what was asked."""
+    """A pair (x, y) that satisfies a statement."""
 
     x: tuple[Fraction, ...]
     y: tuple[Fraction, ...]
@@ -83,11 +72,11 @@ class Decider:
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self.d, self.m = len(spec.columns), len(spec.targets)
-        self._integer = [i for item, columns in columns_of(spec) if is_integer(item) for i in columns]
+        self._integer = sorted(spec.integral)
         self._groups = {i: group for group in spec.one_hot for i in group}
-        # No label is the answer that most rules about labels allow.
+        # Most rules about labels are satisfied with all labels off.
         self._default = tuple(-ONE if is_label else ZERO for is_label in label_columns(spec))
-        # What stands for what no half-space reads.
+        # Values of inputs that no half-space mentions.
         self._typical = [(lo + hi) / 2 for lo, hi in zip(spec.lower, spec.upper, strict=True)]
         for i in self._integer:
             self._typical[i] = Fraction(math.ceil(spec.lower[i]))
@@ -95,7 +84,7 @@ class Decider:
             self._typical[own[0]] = ONE
         self.core: frozenset[Hashable] = frozenset()
         self._nodes, self._most = 0, MAX_NODES
-        self.end = math.inf  # of the time that there is, as `monotonic` tells it
+        self.end = math.inf  # deadline, on the clock of `monotonic`
 
     # --- translation ------------------------------------------------------------------------------------------
 
@@ -137,12 +126,10 @@ class Decider:
         *,
         pairs: Sequence[tuple[npt.NDArray[np.int32], Hashable]] = (),
     ) -> Witness | None:
-        """Return a pair that satisfies all half-spaces, clauses and exclusions, or None with a proof in `core`.
+        """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
-        `core` then holds the tags of clauses (and of exclusions) that the refutation used.
-
-        Raises:
-            Undecided: If the search took too many nodes.
+        If None, `core` holds the tags of the clauses and exclusions that the refutation used. Raises Undecided after
+        too many nodes.
         """
         self._nodes, self._most = 0, MAX_NODES
         start: list[tuple[HalfSpace, Hashable]] = [(unit, None) for unit in units]
@@ -162,7 +149,7 @@ class Decider:
     def _looked_up(
         self, units: Sequence[tuple[HalfSpace, Hashable]], clauses: Sequence[OneOf]
     ) -> list[tuple[int, ...]]:
-        """Return the groups of many members of which some half-space reads several, or a unit asks for one."""
+        """Return the large groups of which a half-space reads several members, or a unit requires one."""
         found: dict[tuple[int, ...], None] = {}
         forms = [unit.form for unit, _ in units] + [option.form for clause in clauses for option in clause.options]
         for form in forms:
@@ -181,7 +168,7 @@ class Decider:
         pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
         groups: Sequence[tuple[int, ...]],
     ) -> Witness | frozenset[Hashable]:
-        """Search with each member of some groups in turn: the sums of these are then numbers."""
+        """Search for each member of the groups in turn: sums over a group are then constants."""
         if not groups:
             return self._descend(units, clauses, pairs)
         group, *others = groups
@@ -189,11 +176,11 @@ class Decider:
         split_units = [(*_split(unit, own), tag) for unit, tag in units]
         split_clauses = [([_split(option, own) for option in clause.options], clause) for clause in clauses]
         apart = self._descend([(rest, tag) for rest, part, tag in split_units if not part], [], [])
-        if isinstance(apart, frozenset):  # whichever member it is
+        if isinstance(apart, frozenset):  # it does not depend on the member
             return apart
         self._most += len(group)
         members = group
-        for unit, tag in units:  # where one is asked for, others need not be looked at
+        for unit, tag in units:  # if one member is required, skip the others
             if len(unit.form) == 1 and unit.form[0][0] in own and unit.form[0][1] == unit.bound == -ONE:
                 members = (unit.form[0][0],)
                 core.add(tag)
@@ -289,11 +276,8 @@ class Decider:
     ) -> tuple[Fraction, ...] | None:
         """Return an x of the region for which no y satisfies the clauses, or None if there is none.
 
-        At a point with an answer, the literals that hold there are projected to the inputs: the answer's whole
-        polytope is covered, and the search goes on outside of it.
-
-        Raises:
-            Undecided: If the search or a projection grew too large.
+        At a point with an answer, the literals that hold there are projected to the inputs. The answer covers that
+        whole polytope, and the search continues outside it. Raises Undecided if it grows too large.
         """
         stack: list[list[HalfSpace]] = [[]]
         steps = 0
@@ -339,13 +323,13 @@ class Decider:
 
 
 def _split(row: HalfSpace, group: Collection[int]) -> tuple[HalfSpace, dict[int, Fraction]]:
-    """Return a half-space without the columns of a group, and the coefficients of these."""
+    """Split a half-space into the part without the columns of a group, and the coefficients of these."""
     part = {i: v for i, v in row.form if i in group}
     return (replace(row, form=tuple((i, v) for i, v in row.form if i not in group)) if part else row), part
 
 
 def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpace:
-    """Return a half-space with the coefficient of the member that is 1."""
+    """Add the coefficient of the one member that is 1 to a half-space."""
     value = part.get(member)
     return row if not value else replace(row, bound=row.bound - value)
 
@@ -355,12 +339,10 @@ class _Symbol:
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
-    """Project a polytope onto the variables that stay (Fourier-Motzkin), exactly.
+    """Project a polytope onto the remaining variables (Fourier-Motzkin), exactly.
 
-    Rows that lose all variables are dropped: they are truths if the polytope has a point, which callers know.
-
-    Raises:
-        Undecided: If the projection has too many rows.
+    Rows that lose all variables are dropped: they are true if the polytope has a point, which callers ensure. Raises
+    Undecided if there are too many rows.
     """
     current = list(dict.fromkeys(_canonical(row) for row in rows))
     while True:
@@ -402,13 +384,3 @@ def _canonical(row: HalfSpace) -> HalfSpace:
         return row
     scale = abs(row.form[0][1])
     return HalfSpace(tuple((i, v / scale) for i, v in row.form), row.bound / scale, row.strict)
-
-
-def columns_of(spec: Specification) -> Iterator[tuple[NumericInput | Categorical, range]]:
-    """Yield every input with its columns, and every flag of missing values."""
-    return ((item, range(place.start, place.stop)) for item, place in spec.column_slices)
-
-
-def is_integer(item: NumericInput | Categorical) -> bool:
-    """Whether an input takes whole numbers only, in each of its columns."""
-    return isinstance(item, Categorical) or item.integer

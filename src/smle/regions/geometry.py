@@ -1,7 +1,6 @@
 """Polytopes of inputs in float64, as the proof sees them, and the maximum of linear functions over them.
 
-Numbers here are for computing; every bound is priced by weak duality, so that a solver's tolerance costs
-margin and never soundness:
+Every bound is priced by weak duality, so that a solver's tolerance costs margin and never soundness:
 
     max c.x over {x in [low, high] : A x <= a}  <=  mu.a + sum_i max(e_i low_i, e_i high_i),   e = c - A' mu
 """
@@ -34,7 +33,7 @@ Array = npt.NDArray[np.float64]
 TINY = 2.0**-126
 U = 2.0**-24
 _UP = 1.0 + 1e-12
-"""Inflation that covers the float64 arithmetic with which margins are computed."""
+"""Inflation that covers the float64 arithmetic of margins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,7 @@ class Domain:
 
     @classmethod
     def of(cls, spec: Specification) -> Domain:
-        """Return the domain of a specification: its ends rounded to nearest float32 (casting is monotone)."""
+        """Return the domain of a specification, its ends rounded to nearest float32 (casting is monotone)."""
 
         def ends(value: Fraction) -> list[float]:
             double = nearest(value, BINARY64)
@@ -71,11 +70,11 @@ class Domain:
 
 
 def enlarged_rows(cells: Cells, spec: Specification) -> tuple[Array, Array]:
-    """Return (A, a), float64: what "the guard says inside" implies for the cast input, row by row.
+    """Return (A, a) in float64: what "the guard says inside" implies for the cast input, row by row.
 
-    An oblique row is enlarged by the slack of its guard (twice, and the rounding of the stored threshold); a
-    row over one input by the rounding of its constant. Two rows per one-hot group follow: sum <= 1, -sum <= -1.
-    Shapes: A (rows + 2 groups, d), a (rows + 2 groups,).
+    An oblique row is enlarged by the slack of its guard (twice, and the rounding of the stored threshold); a row over
+    one input by the rounding of its constant. Two rows per one-hot group follow: sum <= 1, -sum <= -1. Shapes: A (rows
+    + 2 groups, d), a (rows + 2 groups,).
     """
     d, groups = len(spec.columns), spec.one_hot
     A = np.zeros((len(cells.rows) + 2 * len(groups), d))
@@ -96,7 +95,7 @@ def _enlarged(row: GuardRow, sizes: Array) -> float:
     if row.threshold is None:
         return float(max(nearest(constant, BINARY32) for constant in row.constants))
     cast = sum((abs(q) * cast_error(Fraction(float(sizes[i]))) for i, q in row.coefficients), Fraction(0))
-    # A little more than needed pays for coefficients that float64 cannot hold.
+    # The small excess covers coefficients that float64 cannot hold.
     return float(round_up(row.threshold + (row.slack + cast) * Fraction(1025, 1024), BINARY64))
 
 
@@ -104,7 +103,7 @@ def _enlarged(row: GuardRow, sizes: Array) -> float:
 class Region:
     """{x in domain : A x <= a}: the rows of a cell by number, one-hot rows included.
 
-    Shapes: numbers (r,), A (r, d), a (r,). `total`: how many rows there are, behind which cuts are numbered.
+    Shapes: numbers (r,), A (r, d), a (r,). Cuts are numbered from `total` on.
     """
 
     domain: Domain
@@ -120,7 +119,7 @@ class Region:
     ) -> Region:  # fmt: skip
         """Return the intersection of some regions.
 
-        `domain` and `rows` (from `enlarged_rows`) may be handed in to save computing them again.
+        Pass `domain` and `rows` (from `enlarged_rows`) to avoid computing them again.
         """
         A, a = enlarged_rows(cells, spec) if rows is None else rows
         used = sorted({r for region in regions for r in cells.regions[region]})
@@ -134,7 +133,7 @@ class Region:
         return cls(domain, (), np.zeros((0, len(domain.low))), np.zeros(0))
 
     def price(self, slopes: Array, mu: Array) -> tuple[Array, Array]:
-        """Bound max slopes.x by multipliers: return (bound, size of the terms that were added up).
+        """Bound max slopes.x by multipliers: return (bound, sum of the sizes of its terms).
 
         Shapes: slopes (k, d), mu (k, r) -> (k,), (k,).
         """
@@ -150,7 +149,7 @@ class Region:
         return tuple((self.numbers[r], float(mu[r])) for r in np.flatnonzero(mu > 0))
 
     def tight_box(self) -> tuple[Array, Array, npt.NDArray[np.intp]]:
-        """Return (low, high, oblique): the box cut by the rows over one input, and the other rows' positions."""
+        """Return (low, high, oblique): the box cut by the rows over one input, and the positions of the other rows."""
         low, high = self.domain.low.copy(), self.domain.high.copy()
         oblique = []
         for r, row in enumerate(self.A):
@@ -168,7 +167,7 @@ class Region:
     def empty(self) -> Array | None:
         """Return multipliers (r,) that prove the region empty, or None.
 
-        The proof is that max 0 over the region is negative, with the float64 error deducted.
+        They prove that max 0 over the region is negative, with the float64 error deducted.
         """
         return self.locate()[1]
 
@@ -200,7 +199,7 @@ class Region:
 
 
 class RegionMaximum:
-    """max c.x over one region, for many directions c; closed form on boxes, a warm-started LP otherwise."""
+    """max c.x over one region, for many directions c: closed form on boxes, a warm-started LP otherwise."""
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -210,20 +209,19 @@ class RegionMaximum:
 
     @cached_property
     def vertices(self) -> Array | None:
-        """The vertices of a small region (v, d), found once; None: there are too many."""
+        """The vertices of a small region (v, d), cached; None if there are too many."""
         low, high, oblique = self.region.tight_box()
         return vertices(low, high, self.region.A[oblique], self.region.a[oblique])
 
     @cached_property
     def located(self) -> tuple[Array | None, Array | None, str]:
-        """What `Region.locate` says, asked once."""
+        """The cached result of `Region.locate`."""
         return self.region.locate()
 
     def __call__(self, slopes: Array) -> tuple[Array, Array, Array]:
         """Return (bounds, mu, x). Shapes: slopes (k, d) -> (k,), (k, r), (k, d).
 
-        Bounds are those that `Region.price` gives for mu. Where the LP fails, mu is zero, x is NaN, and
-        `failure` keeps the reason.
+        Bounds are those of `Region.price` for mu. If the LP fails, mu is zero, x is NaN, and `failure` has the reason.
         """
         region, domain = self.region, self.region.domain
         mu = np.zeros((len(slopes), len(region.numbers)))
@@ -240,7 +238,7 @@ class RegionMaximum:
         return bounds, mu, x
 
     def largest(self, slopes: Array) -> tuple[Array, Array]:
-        """Return (bounds, x) without multipliers: at a vertex of a small region, which takes no linear program."""
+        """Return (bounds, x) without multipliers; a small region needs no linear program, only its vertices."""
         points = None if self._box_rows else self.vertices
         if points is None:
             bounds, _, x = self(slopes)
@@ -251,7 +249,7 @@ class RegionMaximum:
 
     @cached_property
     def _ends(self) -> list[tuple[int, int, int, float, float]]:
-        """The rows that cut the domain's box: (column, side, row, its coefficient, its limit)."""
+        """The rows that cut the domain's box: (column, side, row, coefficient, limit)."""
         region, d = self.region, len(self.region.domain.low)
         column = np.argmax(region.A != 0, axis=1)
         scale = region.A[np.arange(len(column)), column]
@@ -281,7 +279,7 @@ class RegionMaximum:
         scale = float(np.abs(slope * np.maximum(domain.high - domain.low, 1e-300)).max())
         if self._session is None:
             self._span = np.maximum(domain.high - domain.low, 1e-300)
-            # x = low + span * t keeps the LP well scaled whatever the user's units are.
+            # x = low + span * t keeps the LP well scaled in any unit.
             scaled = region.A * self._span
             self._norms = np.maximum(np.abs(scaled).max(axis=1), 1e-300)
             self._session = open_session(

@@ -63,16 +63,12 @@ class GuardRow:
 
 
 def domain_box(spec: Specification, fmt: Binary) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
-    """Return the domain as inputs of the format see it: its ends rounded to nearest."""
+    """Return the domain for inputs of a format, its ends rounded to nearest."""
     return _rounded(spec.lower, fmt), _rounded(spec.upper, fmt)
 
 
 def guard_row(row: Row, spec: Specification) -> GuardRow:
-    """Return the guard form of a row.
-
-    Raises:
-        RuleError: If a constant of the row, or the sum that the guard computes, is beyond float32.
-    """
+    """Return the guard form of a row. Raises RuleError if a constant or the computed sum is beyond float32."""
     try:
         if row.is_comparison:
             constants = tuple(constant(row.bound, fmt) for fmt in FORMATS)

@@ -10,11 +10,11 @@ holds if and only if some p >= |g W| and multipliers mu >= 0 satisfy
 
 Rows that differ by a factor in g share p. Without dependence on x one row remains.
 
-Under bounds by a network C and R belong to its last hidden units h, relaxed over the region's box. With any q+, q- >= 0
+For bounds by a network, C and R belong to its last hidden units h, relaxed over the region's box. With any q+, q- >= 0
 
     q+ - q- = g W C + p R    and so    (g W C + p R).h <= (above q+ - below q-).(A x + a) + lift.q+,
 
-which is linear in the unknowns again; a hidden layer before it takes the place of x in the same way.
+which is again linear in the unknowns; an earlier hidden layer replaces x in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Block = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 class Envelope(Protocol):
     """The box of the embedding: [lower + lower_slope x, upper + upper_slope x]; slopes are None for constant bounds.
 
-    `by_network`: the box in terms of hidden units, where bounds are networks; else None.
+    `by_network`: the box in terms of hidden units if bounds are networks, else None.
     """
 
     @property
@@ -64,8 +64,8 @@ class Envelope(Protocol):
 class RobustRow:
     """One combination of literals over one region: g.y + s.x <= h - margin. Shapes: g (m,), s (d,).
 
-    `envelope` is the box of the embedding over this region, where it is not the common one. `roomy`: a center keeps
-    room in this row.
+    `envelope` is the box of the embedding over this region, if it differs from the common one. A center keeps room in
+    rows that are `roomy`.
     """
 
     g: Array
@@ -107,7 +107,7 @@ class Layout:
 class RobustRows:
     """`row_lower <= A (theta, auxiliary) <= row_upper` and `lower <= ... <= upper`: the safe heads.
 
-    `required`: the positions of the rows that state a requirement, in their order.
+    `required`: the positions of the rows that state a requirement, in order.
     """
 
     A: Matrix
@@ -184,18 +184,10 @@ def roomy_center(
     rows: Sequence[RobustRow], layout: Layout, *, room: tuple[float, float], gain: float = 1.0,
     near: Array | None = None, cost: Array | float = 1.0, fixed: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Array, float] | None:  # fmt: skip
-    """Return the answer b + V x with the most room t in all rows, and t; or, with `near`, the best of both.
+    """Return the answer b + V x with the most room t in all rows, and t; with `near`, trade room for nearness.
 
-    Maximizes gain t - cost.|parameters - near|.
-
-    Args:
-        rows: What is required; those that are `roomy` keep the room t.
-        layout: Of a head without embedding: its vector is what is returned.
-        room: The least and the most room.
-        gain: What the room is worth.
-        near: A vector to stay near; None: the room decides.
-        cost: Of the distance from it, for each parameter.
-        fixed: Parameters that are to be as in `near`.
+    Maximizes gain t - cost.|parameters - near|, with t between the two numbers of `room`, kept by rows that are
+    `roomy`. `layout` is that of a head without embedding, whose vector is returned. `fixed` parameters equal `near`.
     """
     safe = robust_rows(rows, None, layout)
     total, size = safe.A.shape[1], layout.size
@@ -308,7 +300,7 @@ def _bound_rows(
 def _hidden_rows(
     builder: _Builder, row: RobustRow, envelope: Any, layout: Layout, *, p: Columns, factor: float
 ) -> tuple[list[Block], list[Block]]:
-    """Add q+ and q- with their rows; return what they add to the main row, and to the slope, one row per input."""
+    """Add q+ and q- with their rows; return their terms in the main row, and in the slope, one row per input."""
     table = _bound_rows(row, (envelope.lower_map, envelope.upper_map), layout, p=p, factor=factor)
     main: list[Block] = []
     for hidden in reversed(envelope.hidden.chain):

@@ -1,7 +1,6 @@
 """Depth-first search over regions for the sets that the guard may report active together.
 
-Sampled points only save work: a set with a point in it needs no proof attempt. What is left out is left out
-by a proof.
+A set is left out only with a proof. Sampled points save work: a set that contains one needs no proof attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SAMPLES_PER_REGION = 32
 
 
 class CellSearch:
-    """Remembers conflicts, implications and sampled points over several searches."""
+    """Remembers conflicts, implications and sampled points across searches."""
 
     def __init__(self, spec: Specification, regions: Sequence[tuple[int, ...]], rows: Sequence[GuardRow]) -> None:
         self.regions = regions
@@ -34,10 +33,10 @@ class CellSearch:
         self.prover = Prover(spec, rows)
         self.conflicts: list[Conflict] = []
         self.implications: list[Implication] = []
-        self._enemies = [0] * len(regions)  # pairs, as bit masks
-        self._larger: list[list[int]] = [[] for _ in regions]  # bigger conflicts, by member
-        self._forced: list[list[int]] = [[] for _ in regions]  # what implies a region
-        self._open: set[tuple[int, int]] = set()  # (active, region) without an implication
+        self._enemies = [0] * len(regions)  # conflicting pairs, as bit masks
+        self._larger: list[list[int]] = [[] for _ in regions]  # larger conflicts, by member
+        self._forced: list[list[int]] = [[] for _ in regions]  # implications of each region
+        self._open: set[tuple[int, int]] = set()  # (active, region) pairs without an implication
         self._pool = _Pool(spec, regions, rows)
 
     def coverage(self, region: int) -> float:
@@ -45,7 +44,7 @@ class CellSearch:
         return self._pool.coverage(region)
 
     def cells(self, gated: Sequence[int], limit: int) -> tuple[tuple[int, ...], ...] | None:
-        """Return all signatures that were not refuted, or None if they are more than `limit`."""
+        """Return all signatures that were not refuted, or None if there are more than `limit`."""
         found: list[tuple[int, ...]] = []
         stack: list[tuple[int, tuple[int, ...], int]] = [(0, (), 0)]
         while stack:
@@ -71,7 +70,7 @@ class CellSearch:
         return any(self._is_forced(r, active) for r in _members(excluded) if self._forced[r])
 
     def _possible(self, active: tuple[int, ...]) -> bool:
-        """Whether the newest region may be active together with the others; a new conflict is remembered."""
+        """Return whether the newest region may be active together with the others; remember new conflicts."""
         newest, mask = active[-1], _mask(active)
         if self._enemies[newest] & mask or any(m & mask == m for m in self._larger[newest]):
             return False
@@ -109,7 +108,7 @@ class CellSearch:
             self._larger[region].append(_mask(conflict.regions))
 
     def _cover(self, active: Sequence[int], multipliers: Iterable[tuple[int, Fraction]]) -> tuple[int, ...]:
-        """Choose few of the active regions that own all rows of a proof."""
+        """Choose few of the active regions that together have all rows of a proof."""
         missing = {r for r, _ in multipliers if 0 <= r < len(self.rows)}
         chosen: list[int] = []
         while missing:
@@ -119,7 +118,7 @@ class CellSearch:
         return tuple(sorted(chosen))
 
     def _admit(self, active: tuple[int, ...], gated: Sequence[int]) -> bool:
-        """Whether no known or new implication forbids the signature."""
+        """Return whether no known or new implication forbids the signature."""
         mask = _mask(active)
         others = [k for k in gated if not mask >> k & 1]
         if any(self._is_forced(k, mask) for k in others):
@@ -139,7 +138,7 @@ class CellSearch:
         proofs: list[Multipliers] = []
         numbers = _rows_of(self.regions, active)
         for r in self.regions[implied]:
-            if r in numbers:  # computed once by the guard: the same bit
+            if r in numbers:  # the guard computes it once: the same bit
                 proofs.append(())
                 continue
             outcome = self.prover.decide(numbers, self.rows[r])
@@ -156,7 +155,7 @@ class CellSearch:
 
 
 class _Pool:
-    """Points of the domain and the regions that they lie in, in floats: a memory, never a proof."""
+    """Sampled points of the domain and the regions they lie in, in floats. They prove nothing."""
 
     def __init__(self, spec: Specification, regions: Sequence[tuple[int, ...]], rows: Sequence[GuardRow]) -> None:
         self._regions = regions
@@ -203,14 +202,14 @@ class _Pool:
         self._inside = np.concatenate([self._inside, self._signatures(point)])
 
     def holds(self, active: Sequence[int], without: int | None = None) -> bool:
-        """Whether some point lies in all active regions, and outside the given one."""
+        """Return whether some point lies in all active regions, and outside the given one."""
         rows = self._inside[:, list(active)].all(axis=1)
         if without is not None:
             rows &= ~self._inside[:, without]
         return bool(rows.any())
 
     def matches(self, active: Sequence[int], others: Sequence[int]) -> bool:
-        """Whether some point lies in the active regions and in none of the others."""
+        """Return whether some point lies in the active regions and in none of the others."""
         inside = self._inside[:, list(active)].all(axis=1)
         return bool((inside & ~self._inside[:, list(others)].any(axis=1)).any())
 
@@ -233,9 +232,8 @@ def _rows_of(regions: Sequence[tuple[int, ...]], active: Sequence[int]) -> list[
 def find_cells(spec: Specification, *, max_cells: int = 256) -> Cells:
     """Find the regions of a specification and all sets of them that the guard may report active together.
 
-    A set is left out only with multipliers that prove, in rationals, that it cannot occur. Above `max_cells`
-    regions lose their bit in the gate, the one with the largest share of the domain first: their rules then
-    bind every head.
+    A set is left out only with multipliers that prove, in rationals, that it cannot occur. Above `max_cells`, regions
+    lose their bit in the gate, the one with the largest share of the domain first: their rules then bind every head.
     """
     if max_cells < 1:
         raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
@@ -254,15 +252,15 @@ def find_cells(spec: Specification, *, max_cells: int = 256) -> Cells:
 
 
 def _gate(search: CellSearch, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    """Return the regions that keep a bit and their cells; as few as possible lose it, widest first.
+    """Return the regions that keep a bit, and their cells; as few as possible lose it, widest first.
 
-    Taking a region out never makes more cells, so the number to take out is found by bisection.
+    Taking a region out never makes more cells, so bisection finds how many to take out.
     """
     cells = search.cells(regions, max_cells)
     if cells is not None:
         return regions, cells
     by_coverage = sorted(regions, key=lambda r: (-search.coverage(r), r))
-    low, high = 0, len(regions)  # `low` are too few to take out, `high` are enough
+    low, high = 0, len(regions)  # taking out `low` is too few, `high` is enough
     kept: list[int] = []
     cells = ((),)
     while high - low > 1:

@@ -1,9 +1,9 @@
-"""Linear programs in rationals: the judge where a float solver's word is not a proof.
+"""Linear programs in rationals, for where a float solver's answer is not a proof.
 
     maximize c.x   subject to   A x <= a,   lower <= x <= upper
 
-None stands for an end that is not there. The method is the bounded-variable simplex on a dictionary whose rows
-are sparse; Bland's rule takes over after a while, so it always ends. Meant for small problems (tens of rows).
+None stands for a missing end. The method is the bounded-variable simplex on a dictionary with sparse rows; Bland's rule
+takes over after a while, so it always ends. Meant for small problems (tens of rows).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class ExactOptimal:
 
 @dataclass(frozen=True)
 class ExactInfeasible:
-    """No point exists: with c = 0 the multipliers give an upper bound on 0 that is negative."""
+    """No point exists: with c = 0, the multipliers give a negative upper bound on 0."""
 
     multipliers: tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
 class ExactUnbounded:
-    """The objective has no upper end; `x` is a feasible point."""
+    """The objective is unbounded; `x` is a feasible point."""
 
     x: tuple[Fraction, ...]
 
@@ -72,9 +72,9 @@ def maximize(
 def point_or_proof(
     rows: Sequence[StrictRow], lower: Sequence[End], upper: Sequence[End]
 ) -> dict[int, Fraction] | tuple[Fraction, ...]:
-    """Return a point of `form . x <= bound` (`<` if strict), or multipliers of the rows that prove that there is none.
+    """Return a point of `form . x <= bound` (`<` if strict), or multipliers of the rows that prove there is none.
 
-    Of the point, the variables that the rows mention. Rows that share no variable are programs of their own.
+    The point has the variables that the rows mention. Rows that share no variable are solved apart.
     """
     point: dict[int, Fraction] = {}
     for own in _apart(rows):
@@ -87,7 +87,7 @@ def point_or_proof(
 
 
 def _apart(rows: Sequence[StrictRow]) -> list[list[int]]:
-    """Return the numbers of rows that share variables, directly or by others, group by group."""
+    """Group the numbers of rows that share variables, directly or through others."""
     parent = list(range(len(rows)))
 
     def root(r: int) -> int:
@@ -125,7 +125,7 @@ def _point_or_proof(
 
 
 class _Tableau:
-    """Basic variables as sparse linear forms of the nonbasic ones; the latter sit at their ends.
+    """Basic variables as sparse linear forms of the nonbasic ones, which sit at their ends.
 
     Variables 0..n-1 are the problem's, n..n+k-1 the values of its rows.
     """
@@ -142,7 +142,7 @@ class _Tableau:
             self.value[n + r] = sum((q * self.value[i] for i, q in row), ZERO)
 
     def restore(self) -> tuple[Fraction, ...] | None:
-        """Reach a feasible dictionary, or return the multipliers of the rows that show there is none."""
+        """Reach a feasible dictionary, or return multipliers of the rows that prove there is none."""
         pivots = 0
         while True:
             broken = [b for b in self.rows if self._excess(b) != 0]
@@ -238,7 +238,7 @@ class _Tableau:
         self.rows[enter] = solved
 
     def _refutation(self, leave: int, excess: Fraction) -> tuple[Fraction, ...]:
-        """All nonbasic variables push the broken one as far as it goes: that is the proof."""
+        """Return multipliers from the broken row: all nonbasic variables already push it as far as it goes."""
         sign = 1 if excess > 0 else -1
         multipliers = [ZERO] * self.k
         for v, q in self.rows[leave].items():

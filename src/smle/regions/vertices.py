@@ -1,4 +1,4 @@
-"""The vertices of small polytopes: a convex function is largest at one of them, without a linear program."""
+"""The vertices of small polytopes. A convex function is largest at one, so no linear program is needed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["vertices"]
 
 Array = npt.NDArray[np.float64]
 
-_MOST = 60_000  # systems of equations
-_SLACK = 1e-9  # of the size of a row's terms: what counts as inside
+_MOST = 60_000  # systems of equations to try
+_SLACK = 1e-9  # tolerance for "inside", relative to the size of a row's terms
 
 
 def vertices(low: Array, high: Array, A: Array, a: Array) -> Array | None:
-    """Return the vertices (v, d) of {x in [low, high] : A x <= a}; None: too many systems, or none was found.
+    """Return the vertices (v, d) of {x in [low, high] : A x <= a}, or None if there are too many systems or no vertex.
 
-    At a vertex some rows are tight, as many inputs as these are between their ends, and the others are at an end.
+    At a vertex some rows are tight; as many inputs lie between their ends, and the others are at an end.
     """
     d, rows = len(low), len(A)
     if sum(comb(rows, k) * comb(d, k) * 2 ** (d - k) for k in range(min(rows, d) + 1)) > _MOST:

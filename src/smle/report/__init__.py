@@ -1,6 +1,6 @@
-"""Self-contained HTML files: the assurance report of a model, and the page of rules before anyone trains.
+"""Self-contained HTML files: the assurance report of a model, and a page about rules before training.
 
-Names are loaded on first use: the page of rules does without torch.
+Names are loaded on first use, so that the page about rules does not import torch.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Facts of the model, digests of its files, commands that check them again, and the annex.
+"""Facts about the model, digests of its files, commands to check them again, and the annex.
 
-The annex tells what Annex IV of the EU AI Act (Regulation (EU) 2024/1689) asks for: a reading aid, not legal advice. No
-point is filled by a report alone. The points, and what to say of each, are in assets/annex.json.
+The annex lists what Annex IV of the EU AI Act (Regulation (EU) 2024/1689) asks for: a reading aid, not legal advice. No
+report alone fulfills a point. The points and their texts are in assets/annex.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["annex_view", "card_view", "files_view"]
 
 
 def card_view(description: Mapping[str, Any], record: ModelRecord | None) -> dict[str, Any]:
-    """Return the facts of model.json; what is not there is said to be not recorded."""
+    """Return the facts of model.json; missing ones are shown as not recorded."""
     provenance = mapping_of(description.get("provenance"))
     versions = mapping_of(provenance.get("versions"))
     program = _program(record)
@@ -87,7 +87,7 @@ def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, st
     """Return (file, hint, SHA-256) of what was checked.
 
     A record holds the weights, not the bytes of model.safetensors, and without a certificate not those of model.json.
-    Such a file is listed only if the bytes that are digested hold what was checked: it may have been replaced since.
+    Such a file is listed only if its bytes hold what was checked: it may have been replaced since.
     """
     digests: list[tuple[str, str, str]] = []
     certificate, onnx = record.certificate, record.onnx
@@ -121,7 +121,7 @@ def _weights_digest(data: bytes) -> str | None:
 
 
 def _says(data: bytes | None, description: Mapping[str, Any]) -> bool:
-    """Whether bytes are the JSON text of a description."""
+    """Return whether bytes are the JSON text of a description."""
     try:
         return data is not None and bool(json.loads(data) == description)
     except (ValueError, RecursionError):
@@ -136,7 +136,7 @@ def _bytes(place: Path | None, name: str) -> bytes | None:
 
 
 def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | None) -> dict[str, Any]:
-    """Return digests of what was checked, and the commands to check the files again."""
+    """Return digests of the checked files, and the commands to check them again."""
     certificate = None if record is None else record.certificate
     if record is not None:
         digests = _digests(record, place)
@@ -167,14 +167,14 @@ def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | N
 
 
 def _kernel_digest() -> str:
-    """Return the digest of the checker's sources: of the lines `digest  name` that sha256sum prints for them."""
+    """Digest the checker's sources: the lines `digest  name` that sha256sum prints for them."""
     root = Path(smle_check.__file__).parent
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     return _sha("".join(f"{_sha((root / name).read_bytes())}  {name}\n" for name in files).encode())
 
 
 def _document(certificate: Certificate) -> Mapping[str, Any]:
-    """Return the parsed certificate, or nothing if it is not readable."""
+    """Return the parsed certificate, or {} if it is not readable."""
     try:
         return certificate.document
     except CertificateError:
@@ -188,12 +188,9 @@ def _sha(data: bytes) -> str:
 def annex_view(
     contents: Collection[tuple[str, str]], *, proved: bool, spec: Specification | None = None
 ) -> dict[str, Any]:
-    """Return one row per point of the annex: what it asks for, what the page has of it, what has to be added.
+    """Return one row per point of the annex: what it asks for, what the page covers, and what to add.
 
-    Args:
-        contents: Anchors and titles of the page's sections.
-        proved: Whether the certificate was accepted. Otherwise nothing is claimed at all.
-        spec: The rules, which may say where they come from and who answers for them.
+    `contents` has anchors and titles of the page's sections. Unless `proved`, nothing is claimed.
     """
     said = None if spec is None or not proved else _who_says_so(spec)
     titles = dict(contents)
@@ -209,7 +206,7 @@ def annex_view(
 
 
 def _who_says_so(spec: Specification) -> Table | None:
-    """Return what the rules file says about itself and its rules; None: nothing."""
+    """Return a table of the metadata in the rules file, or None if there is none."""
     stated = [("all rules", spec.about), *((visible(rule.name), rule.about) for rule in spec.rules)]
     rows = [(name, *(visible(dict(about).get(what, "")) for what in ABOUT)) for name, about in stated if dict(about)]
     if not rows:

@@ -1,4 +1,4 @@
-"""Data and accuracy for the page: what is recorded, and what the given table says."""
+"""Data and accuracy for the page: as recorded, and as measured on the given table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINES = 40  # scores by output
 def data_view(
     description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
 ) -> dict[str, Any]:
-    """Return accuracy, violations, coverage and plots; `cells` of a learned box."""
+    """Return accuracy, violations, coverage and plots; `cells` are those of a learned box."""
     recorded = scores_of(description.get("scores"), rules=bool(spec.rules))
     table = None if measured is None else measured.scores
     view: dict[str, Any] = {
@@ -47,9 +47,9 @@ def data_view(
 
 
 def accuracy_view(description: Mapping[str, Any], measured: Measured | None, *, rules: bool = True) -> dict[str, Any]:
-    """Return what stands beside the verdict: scores of the safe model and of what it is compared with, and a warning.
+    """Return scores of the safe model and of what it is compared with, and a warning, to show next to the verdict.
 
-    What was recorded on rows that were held out comes first: the given table may hold rows that were trained on.
+    Scores on held-out rows come first: the given table may contain training rows.
     """
     recorded = scores_of(description.get("scores"), rules=rules)
     table = None if measured is None or not measured.scores.score else measured.scores
@@ -103,7 +103,7 @@ def _lead(recorded: Scores, measured: Measured | None) -> str:
 
 
 def _comparison(sources: Sequence[Scores], measured: Measured | None) -> Table:
-    """Return one row per method, with what is recorded and what was measured."""
+    """Return one row per method, with recorded and measured scores."""
     titles: list[str] = []
     rows: dict[str, tuple[Cell, dict[int, str]]] = {}
     for source in sources:
@@ -168,7 +168,7 @@ def _cells_view(
 
 
 def _cell_name(cells: Cells, spec: Specification, index: int) -> str:
-    """Return the rules of a cell by name, and how many bind in a part of it only."""
+    """Name a cell by its rules, and count the rules that bind in part of it only."""
     bound = binding_rules(cells, spec, index)
     rules = {rule for rule, region in bound if region is None or not cells.regions[region]}
     partly = len({rule for rule, _ in bound} - rules)

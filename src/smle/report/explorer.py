@@ -1,7 +1,7 @@
-"""Data for the explorer: the deployed head as the kernel's list of operations, with its numbers, for a browser.
+"""Data for the explorer in the browser: the deployed head as the kernel's list of operations, with its numbers.
 
-A network is embedded as its float32 numbers (base64). Behind other models, and behind networks that would make the
-page large, readers of a head of rules enter what the model answers; a box then has no explorer.
+A network is embedded as float32 numbers (base64). For other models, and networks too large for the page, readers of a
+head of rules enter the model's answer themselves; a box then has no explorer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from smle_check.program import Gate, Op, clip_list
 
 __all__ = ["NUMBERS", "explorer_data", "rules_head"]
 
-NUMBERS = 140_000  # float32 numbers that a page may hold: about 750 kB of base64
+NUMBERS = 140_000  # most float32 numbers in a page, about 750 kB of base64
 _LITERALS = 3_000  # literals and excluded pairs, over all rules
 
 
 def explorer_data(model: Served, *, medians: dict[str, float]) -> dict[str, Any] | None:
-    """Return what the page needs to draw slices, as plain data; None where it would be too large.
+    """Return what the page needs to draw slices, as plain data, or None if that is too large.
 
-    `medians`: where to start, by input column.
+    `medians` are the starting values, by input column.
     """
     proof, spec = model.proof, model.specification_
     network = model.front if isinstance(model.front, Perceptron) and model.front.further is None else None
@@ -68,7 +68,7 @@ def _size(certificate: Certificate) -> int:
 
 
 def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
-    """Return a head of rules as plain data, and how many numbers that are."""
+    """Return a head of rules as plain data, and how many numbers it holds."""
     document = certificate.document
     exact = smle_check.Specification(document["specification"], certificate.block)
     regions = document["gate"]["regions"]
@@ -90,7 +90,7 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
 
 
 def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
-    """Return a grid head as plain data, and how many numbers that are: the check, safe answers, tables of proposals."""
+    """Return a grid head as plain data (check, safe answers, tables of proposals), and how many numbers it holds."""
     tensors, proposals = program.stored, program.proposals
     blocks = [{"number": number, **_block(block)} for number, block in enumerate(proposals.blocks)]
     block_of = {int(c): number for number, block in enumerate(proposals.blocks) for c in block.clauses}
@@ -140,7 +140,7 @@ def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
 
 
 def _safe_at(program: GridProgram, inputs: list[dict[str, Any]]) -> npt.NDArray[Any]:
-    """Return the safe answer where the explorer starts."""
+    """Return the safe answer at the explorer's starting point."""
     x = np.zeros((1, sum(len(item["columns"]) for item in inputs)))
     for item in inputs:
         if item["kind"] == "category":
@@ -158,7 +158,7 @@ def _block(block: GridBlock) -> dict[str, Any]:
 
 
 def _plain_tree(tree: Any) -> Any:
-    """Return the tree of safe answers with cuts of inputs as floats."""
+    """Return the tree of safe answers with cuts as floats."""
     if tree is None:
         return None
     question = tree[0]
@@ -202,14 +202,13 @@ def _inputs(spec: Specification, medians: dict[str, float]) -> list[dict[str, An
             facts |= {"kind": "number", "low": low, "high": high, "integer": item.integer, "dates": item.dates}
             facts["step"] = None if item.step is None else float(item.step)
             facts["start"] = min(max(middle, low), high)
-            if place.start in stand_ins:  # where an input is missing it has its stand-in
+            if place.start in stand_ins:  # a missing input has its stand-in value
                 facts["sets"] = stand_ins[place.start]
         result.append(facts)
     return result
 
 
 def _outputs(spec: Specification) -> dict[str, Any]:
-    """Return the output columns, and the choices with the columns of their options."""
     outputs: list[dict[str, Any]] = []
     choices: list[dict[str, Any]] = []
     for item, place in spec.output_slices:
@@ -233,7 +232,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _rules(spec: Specification) -> list[dict[str, Any]]:
-    """Return the clauses of the rules as floats; `complete` is False where there were too many to embed."""
+    """Return the clauses of the rules as floats; `complete` is False if there were too many to embed."""
     left, result = _LITERALS, []
     for rule in spec.rules:
         size = sum(len(clause.literals) for clause in rule.requirement.clauses) + len(rule.requirement.exclusions)
@@ -269,14 +268,13 @@ def _pack(values: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _network(network: Perceptron) -> dict[str, Any]:
-    """Return the numbers of a multi-layer perceptron."""
     shift, scale = network.scaling
     layers = [{"weight": _pack(weight), "bias": _pack(bias)} for weight, bias in network.layers]
     return {"shift": _pack(shift), "scale": _pack(scale), "layers": layers}
 
 
 def _box(head: Box, certificate: Certificate) -> dict[str, Any]:
-    """Return the operations of a box and its numbers, which are packed if they are float32."""
+    """Return the operations of a box and its arrays; float32 arrays are packed."""
     tensors = _read(head.ops, arrays_of(certificate.tensors), "bounds.lower")
     return {
         "ops": [_operation(op) for op in head.ops],
@@ -285,13 +283,12 @@ def _box(head: Box, certificate: Certificate) -> dict[str, Any]:
 
 
 def _read(ops: Iterable[Op], arrays: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Return the arrays that operations read, for features in float64, and more of them by name."""
+    """Return the arrays that operations read for float64 features, and further ones by name."""
     names = {name.replace("_F", "_float64") for op in ops for name in op.args if name is not None}
     return {name: arrays[name] for name in sorted(names.union(more)) if name in arrays}
 
 
 def _operation(op: Op) -> dict[str, Any]:
-    """Return an operation for features in float64, as plain data."""
     fixed = op.fixed
     args = [None if name is None else name.replace("_F", "_float64") for name in op.args]
     if isinstance(fixed, Gate):

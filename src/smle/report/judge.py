@@ -1,4 +1,4 @@
-"""The verdict of a report: the certificate is checked again, in exact arithmetic, while the report is written."""
+"""Checks a certificate again, in exact arithmetic, while the report is written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PROVED, REJECTED, NO_RULES = "proved", "rejected", "no rules"
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the exact checker said just now.
+    """The result of the exact checker.
 
-    * `verdict`: `proved`, `rejected` or `no rules`; `reason` says why it was rejected.
+    * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
     * `proved`: the statements of the checker, empty unless proved; `seconds`: how long checking took.
-    * `spec`: the compiled rules.yaml, None if it could not be read.
+    * `spec`: the compiled rules.yaml, or None if it could not be read.
     """
 
     verdict: str
@@ -33,7 +33,7 @@ class Judgement:
 
 
 def judge(record: ModelRecord) -> Judgement:
-    """Check the certificate of a record, and that its rules text compiles to exactly what was proved."""
+    """Check the certificate of a record, and that its rules compile to exactly what was proved."""
     started = time.perf_counter()
     try:
         spec = Specification.from_yaml((record.rules or "") + "\n")

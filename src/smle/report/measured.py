@@ -1,4 +1,4 @@
-"""What a table says: rows per cell, rules broken by the data, the baseline and the safe model, and accuracy."""
+"""Measures a table: rows per cell, rules broken by the data, the baseline and the safe model, and accuracy."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from smle.tables import column_names, encode_inputs, in_domain, table_digest
 __all__ = ["Measured", "measure"]
 
 Array = npt.NDArray[np.float64]
-_NEAREST_ROWS = 5000  # rows for which nearest allowed outputs are computed; each may be a small optimization
+_NEAREST_ROWS = 5000  # rows whose nearest allowed outputs are computed; each may be a small optimization
 _CLAUSES = 500  # clauses of a rule that are compared with every row
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Figures of one table; everything but `rows` and `outside` is about the rows inside the domain.
+    """Figures of one table. All but `rows` and `outside` are about the rows inside the domain.
 
     * `cells`: rows per cell of a learned box.
-    * `active`: rows on which each rule is active; `closest`: the least room of the safe model on a row, per rule.
-    * `broken`: rows that break each rule, by whose outputs (`data`, `plain`, `safe`).
-    * `scores`: as in model.json; `sampled`: rows behind those of oracle and post-processing.
-    * `targets`, `outputs`: true and predicted values (inside, m); targets None where the table has none.
-    * `head`, `own`: what a head of rules did, and what the model in front of it answers (inside, m).
-    * `chances`: probabilities (inside, m), as `predict_proba` gives them; None for numbers.
-    * `ranges`: the least and the largest value of each input column.
-    * `trained`: how many rows the model was trained on; `is_training`: whether the table is just these.
+    * `active`: rows on which each rule applies; `closest`: the least room of the safe model on a row, per rule.
+    * `broken`: rows that break each rule, by source of the outputs (`data`, `plain`, `safe`).
+    * `scores`: as in model.json; `sampled`: rows behind the scores of oracle and post-processing.
+    * `targets`, `outputs`: true and predicted values (inside, m); targets is None if the table has none.
+    * `head`, `own`: what a head of rules did, and the answers of the model in front of it (inside, m).
+    * `chances`: probabilities (inside, m), as from `predict_proba`; None for numbers.
+    * `ranges`: the smallest and largest value of each input column.
+    * `trained`: how many rows the model was trained on; `is_training`: whether the table is exactly these.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def trained_text(self) -> str:
-        """What to know of the table's score: whether the model was trained on its rows."""
+        """A caveat about the table's score: whether the model was trained on its rows."""
         if self.is_training:
             return "These are the rows that the model was trained on: expect less on new ones."
         if self.trained is None:
@@ -71,10 +71,9 @@ class Measured:
 
 
 def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = None) -> Measured:
-    """Compare a table with a model and its rules.
+    """Measure a model and its rules on a table.
 
-    Raises:
-        DataError: If input columns are missing or no row lies in the domain.
+    Raises DataError if columns are missing or no row lies in the domain.
     """
     spec = model.specification_
     X = encode_inputs(spec, table)
@@ -127,14 +126,17 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
 
 
 def _targets(spec: Specification, table: Any) -> Array | None:
-    """Return the true outputs (rows, m), choices as scores that the true option wins; None if a column is missing."""
+    """Return the true outputs (rows, m), or None if a column is missing.
+
+    The true option of a choice gets the best score.
+    """
     names = column_names(table)
     known = names is not None and all(output.name in names for output in spec.outputs)
     return encode_targets(spec, table) if known else None
 
 
 def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
-    """Return some rows of a table of any kind."""
+    """Filter the rows of any kind of table."""
     if kept.all():
         return table
     return (
@@ -143,7 +145,7 @@ def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
 
 
 def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:
-    """Return the least room that outputs leave to a rule on the rows where it is active; None if unknown."""
+    """Return the least room that outputs leave to a rule on the rows where it applies, or None if unknown."""
     requirement = spec.rules[rule].requirement
     rows = np.flatnonzero(active(spec.rules[rule], X))
     if not len(rows) or len(requirement) > _CLAUSES:
@@ -159,7 +161,7 @@ def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> f
 def _scored(
     model: SafeEstimator, X: npt.NDArray[Any], targets: Array | None, outputs: dict[str, Array], kind: str
 ) -> tuple[dict[str, Any], int]:
-    """Return scores as model.json has them, and the rows behind those of the nearest allowed answers."""
+    """Return scores as in model.json, and the number of rows behind those of the nearest allowed answers."""
     spec = model.specification_
     if targets is None:
         violations = {name: float(broken(spec, X, Y).any(axis=1).mean()) for name, Y in outputs.items()}

@@ -1,4 +1,4 @@
-"""Pages: a template, one style sheet and one script, all inside one file that loads nothing."""
+"""HTML pages: a template, a style sheet and a script in one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPLORER = ("program.js", "head.js", "grid.js", "page.js", "explorer.js")
 
 
 def render(template: str, view: Mapping[str, Any], explorer: Mapping[str, Any] | None = None) -> str:
-    """Return the HTML text of a view; everything in it that is not markup is escaped."""
+    """Render a view as HTML; everything that is not markup is escaped."""
     style = _asset("report.css")
     script = _asset("page.js") + "\nsetUpPage();\n"
     if template == "report.html":
@@ -44,7 +44,7 @@ def render(template: str, view: Mapping[str, Any], explorer: Mapping[str, Any] |
 
 
 def stamped() -> dict[str, str]:
-    """Return when and by which version a page is written."""
+    """Return the date, and the version of smle, for the page."""
     now = datetime.now(timezone.utc)
     return {
         "version": smle.__version__,
@@ -54,14 +54,9 @@ def stamped() -> dict[str, str]:
 
 
 def require_page(target: Path, kept: Mapping[str, Path]) -> None:
-    """Raise unless the page may be written there: it replaces web pages only, and none of the files that it describes.
+    """Raise ValueError unless the page may be written to `target`.
 
-    Args:
-        target: The file to write.
-        kept: Files to keep, by what they are.
-
-    Raises:
-        ValueError: If the file is a folder, is one of those to keep, or exists and is not called .html.
+    It may replace web pages, but no folder, and none of the files in `kept`, which are listed by description.
     """
     if target.is_dir():
         raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")
@@ -75,11 +70,7 @@ def require_page(target: Path, kept: Mapping[str, Path]) -> None:
 
 
 def write_page(target: Path, text: str) -> None:
-    """Write a file as a whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a file completely or not at all; an OSError names it."""
     try:
         with replacing(target) as (fresh,):
             fresh.write_text(text, encoding="utf-8")
@@ -88,7 +79,7 @@ def write_page(target: Path, text: str) -> None:
 
 
 def json_for_script(value: Mapping[str, Any]) -> Markup:
-    r"""Return JSON that no HTML parser can leave: `<`, `>` and `&` are written as \u003c, \u003e, \u0026."""
+    r"""Return JSON that is safe inside HTML: `<`, `>` and `&` are written as \u003c, \u003e, \u0026."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -96,7 +87,7 @@ def json_for_script(value: Mapping[str, Any]) -> Markup:
 
 
 def _policy(style: str, script: str) -> str:
-    """Allow exactly the style sheet and the script of the page, and nothing else from anywhere."""
+    """Return a content security policy that allows only the page's own style sheet and script."""
 
     def source(text: str) -> str:
         return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

@@ -1,7 +1,7 @@
-"""What model.json records, read without trust: a missing or odd entry is None or empty, never an error.
+"""Reads model.json defensively: a missing or malformed entry becomes None or empty, never an error.
 
 Scores are shown in one table, on the page and on the command line: plain, trained on allowed targets, corrected
-afterwards, safe, and the best that obeying allows.
+afterwards, safe, and the best that the rules allow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OUTPUTS = 100
 
 
 class ScoreRow(NamedTuple):
-    """One line of the table: texts, empty where nothing was measured."""
+    """One line of the table as texts, empty if not measured."""
 
     method: str
     title: str
@@ -56,7 +56,7 @@ class ScoreRow(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputScores:
-    """Scores of one output by method; of the rare side of a label or choice, its recall, and balanced accuracy."""
+    """Scores of one output by method; for the rare side of a label or choice also recall and balanced accuracy."""
 
     name: str
     metric: str
@@ -71,9 +71,9 @@ class OutputScores:
 class Scores:
     """Scores, and shares of rows that break a rule, by method.
 
-    `where`: which rows, `test`, `validation` or `table`; `plain`: what the plain model is, `network`, `quick`,
-    `estimator`, the one inside, or `none`, if there are no rules; `concern`, `cost`: sentences about a model that is no
-    good, and about rules that the data contradict.
+    `where`: which rows (`test`, `validation` or `table`); `plain`: what the plain model is (`network`, `quick`,
+    `estimator`, the one inside, or `none` if there are no rules); `concern`: a warning about a poor model; `cost`: a
+    warning about rules that contradict the data.
     """
 
     metric: str
@@ -89,7 +89,7 @@ class Scores:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What the methods are called, in the order of the table."""
+        """Titles of the methods, in the order of the table."""
         if self.plain == "none":
             return {"safe": "model"}
         plain = _PLAIN.get(self.plain, "plain model")
@@ -103,12 +103,12 @@ class Scores:
 
     @property
     def place(self) -> str:
-        """On which rows it was measured."""
+        """The rows that were measured, in words."""
         kind = _ROWS.get(self.where, "rows")
         return kind if self.rows is None else f"{self.rows:,} {kind}"
 
     def table(self) -> list[ScoreRow]:
-        """Return one line per method that was measured, and one for the data."""
+        """Return one line per measured method, and one for the data."""
         lines = []
         for method, title in {**self.titles, "data": "data"}.items():
             if method in self.score or method in self.violations:
@@ -120,7 +120,7 @@ class Scores:
         return lines
 
     def by_output(self) -> tuple[list[str], list[list[str]]]:
-        """Return titles and lines of scores by output, where there are several or one has a rare side."""
+        """Return titles and lines of scores by output, if there are several or one has a rare side."""
         lines: list[tuple[str, str, dict[str, float]]] = []
         for item in self.outputs:
             if len(self.outputs) > 1:
@@ -136,7 +136,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class RecordedHistory:
-    """Losses by epoch; `best` is the epoch with the best validation loss, `final` counts the last ones on all rows."""
+    """Losses by epoch; `best` has the best validation loss, `final` counts the last epochs, trained on all rows."""
 
     epoch: tuple[float, ...]
     loss: tuple[float, ...]
@@ -150,7 +150,7 @@ class RecordedHistory:
 
 @dataclass(frozen=True)
 class Training:
-    """The training rows: their share in each cell, the middle of each input column, and where most values lie."""
+    """The training rows: their share in each cell, the median of each input column, and where most values lie."""
 
     cells: tuple[float, ...]
     medians: dict[str, float]
@@ -158,7 +158,7 @@ class Training:
 
 
 def scores_of(entry: Any, *, rules: bool = True) -> Scores:
-    """Return scores as `estimators.compare_models` lays them out; without rules, only those of the model itself."""
+    """Read scores in the layout of `estimators.compare_models`; without rules, only those of the model itself."""
     scores = mapping_of(entry)
     if not rules:
         own = {"safe": mapping_of(scores.get("score")).get("safe")}
@@ -192,12 +192,12 @@ def _output(entry: Any) -> OutputScores:
 
 
 def metric_title(name: str) -> str:
-    """Return a score as a heading."""
+    """Return the heading of a score."""
     return {"R2": "R²", "accuracy": "Accuracy"}.get(name, name)
 
 
 def typeset(text: str) -> str:
-    """Return a sentence with scores as pages write them."""
+    """Typeset the scores in a sentence for a page."""
     return re.sub(r"\bR2\b", "R²", text)
 
 
@@ -225,7 +225,7 @@ def history_of(description: Mapping[str, Any]) -> RecordedHistory | None:
 
 
 def corrections_of(description: Mapping[str, Any]) -> Corrections | None:
-    """Return what a head of rules did to the answers to the training rows, if that is recorded."""
+    """Return what a head of rules did to the answers for the training rows, if recorded."""
     try:
         return Corrections.from_json(mapping_of(description.get("training"))["head"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -233,7 +233,7 @@ def corrections_of(description: Mapping[str, Any]) -> Corrections | None:
 
 
 def training_of(description: Mapping[str, Any]) -> Training:
-    """Return what is recorded of the training rows."""
+    """Return what is recorded about the training rows."""
     training = mapping_of(description.get("training"))
     counts = _series(training.get("cells"))
     total = sum(counts)
@@ -249,12 +249,12 @@ def training_of(description: Mapping[str, Any]) -> Training:
 
 
 def text_of(value: Any) -> str:
-    """Return text of at most 500 characters, or nothing."""
+    """Return at most 500 characters of text, or "" for anything else."""
     return str(value)[:500] if isinstance(value, str | int | float) else ""
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """Return a mapping; an empty one if it is something else."""
+    """Return a mapping, or an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -1,6 +1,6 @@
-"""Rules before anyone trains, as one self-contained HTML file: in words, on data, against each other, with their cost.
+"""Rules before training, as one self-contained HTML file: in words, on data, against each other, and their cost.
 
-For people who know the field and not the program: pictures first, formulas below.
+For domain experts rather than programmers: pictures first, formulas below.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from smle_check.names import visible
 
 __all__ = ["write_rules_page"]
 
-_RULES = 200  # that are shown one by one
-_MATRIX = 40  # rules at most in the table of who meets whom
-_BARS = 12  # parts of an input that are drawn
+_RULES = 200  # rules shown one by one
+_MATRIX = 40  # most rules in the table of which rules meet
+_BARS = 12  # bars drawn for an input
 _CATEGORIES = 8
 _BADGES = ("contradiction", "not proved", "never active", "redundant", "partly empty", "hidden equality", "one answer")
 
@@ -43,17 +43,17 @@ def write_rules_page(
     name: str = "Rules",
     kept: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Write what `smle.diagnose` found as a page.
+    """Write the result of `smle.diagnose` as a page.
 
     Args:
-        diagnosis: What was found, with data or without.
+        diagnosis: The result, with data or without.
         path: The HTML file to write.
-        table: The table that was looked at, for the values of its columns.
+        table: The table that was checked, for the values of its columns.
         name: Title of the page.
-        kept: Files that the page must not replace, by what they are.
+        kept: Files that the page must not replace, by description.
 
     Raises:
-        ValueError: If the file exists and is no page, or is one of those to keep.
+        ValueError: If the file exists and is not a page, or is one of those to keep.
         OSError: If it cannot be written.
     """
     target = Path(path)
@@ -197,7 +197,7 @@ def _figures(cost: RuleCost) -> list[tuple[str, Markup]]:
 
 
 def _matrix(found: Diagnosis) -> dict[str, Any] | None:
-    """Return for each pair of rules whether they can apply to one input, and whether they then contradict."""
+    """Return, for each pair of rules, whether they can apply to one input, and whether they then contradict."""
     names = [rule.name for rule in found.spec.rules]
     if not 1 < len(names) <= _MATRIX or not found.cells:
         return None
@@ -255,7 +255,7 @@ def _best(value: float) -> str:
 
 
 def _inputs(spec: Specification, table: Any) -> Table:
-    """Return every input with its range, and the values and missing values of the table."""
+    """Return every input with its range, and its values and missing values in the table."""
     if table is None:
         return Table([("Input", ""), ("Stated", "long")], domain_text(spec))
     rows = []
@@ -269,7 +269,7 @@ def _inputs(spec: Specification, table: Any) -> Table:
 
 
 def _seen(item: Any, values: npt.NDArray[Any]) -> tuple[str, Markup | str]:
-    """Return the values of an input in words, and as a bar."""
+    """Describe the values of an input in words, and as a bar."""
     if isinstance(item, Categorical):
         shares = sorted(zip(item.categories, values.mean(axis=0).tolist(), strict=True), key=lambda pair: -pair[1])
         parts = [f"{visible(name)} {share_text(part)}" for name, part in shares[:_CATEGORIES]]

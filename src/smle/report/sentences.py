@@ -1,4 +1,4 @@
-"""A rule in words, made from its tree, and as formulas in the rules language, made from what it compiled to."""
+"""A rule in words, from its tree, and as formulas in the rule language, from what it compiled to."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from smle_check.names import visible
 __all__ = ["about_view", "named_numbers", "rule_view", "words"]
 
 _LONGEST = 400
-_SPOKEN = 20_000  # longest text that is put in words, of which only the beginning is shown
-_SHOWN = 8  # clauses and regions that a formula lists; the others are counted
+_SPOKEN = 20_000  # longest text put in words; only the beginning is shown
+_SHOWN = 8  # clauses and regions that a formula lists; others are counted
 
 _SYMBOLS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
 _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 
-# Binding strengths, loosest first; a part that binds less than its place needs is put in parentheses. Unlike in the
-# rules language, "and" inside "or" and both inside "implies" take parentheses: a sentence has no precedence.
+# Binding strengths, loosest first; a part that binds more loosely than its place allows gets parentheses. Unlike in the
+# rule language, "and" inside "or" and both inside "implies" get parentheses: a sentence has no precedence.
 _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
 
 
 def named_numbers(spec: Specification) -> list[tuple[str, str]]:
-    """Return what names stand for: constants, and of tables how many numbers there are."""
+    """Return constants with their values, and tables with how many numbers they hold."""
     found = [(visible(name), exact_text(value)) for name, value in spec.constants]
     for table in spec.tables:
         ends = " to ".join(exact_text(value) for value in (min(table.values), max(table.values)))
@@ -60,7 +60,7 @@ def named_numbers(spec: Specification) -> list[tuple[str, str]]:
 
 
 def words(rule: Rule, spec: Specification) -> str:
-    """Return a rule as a sentence, with the values of constants behind their names."""
+    """Write a rule as a sentence, with the value after each constant."""
     speaker = _Speaker(spec)
     condition, requirement = rule.trees
     then = speaker.part(requirement, rule.then, _IMPLIES)
@@ -78,14 +78,15 @@ def rule_view(rule: Rule, spec: Specification) -> dict[str, Any]:
 
 
 def about_view(about: About) -> list[tuple[str, str]]:
-    """Return what is said about a rule or a file, for people: who says so, and since when."""
+    """Return the metadata of a rule or a file, for readers."""
     return [(what.capitalize(), visible(text)) for what, text in about]
 
 
 def _condition(rule: Rule, spec: Specification) -> str:
     if any(not region.rows for region in rule.regions):
         return "every input of the domain"
-    if rule.when is not None and any(lookups_in(rule.trees[0])):  # a term for each category says less than the name
+    # The lookup's name says more than a term for each category.
+    if rule.when is not None and any(lookups_in(rule.trees[0])):
         return rule.when
     regions = [region_text(spec, region) for region in rule.regions[:_SHOWN]]
     more = f" or … ({len(rule.regions) - _SHOWN:,} more regions)" if len(rule.regions) > _SHOWN else ""
@@ -93,7 +94,7 @@ def _condition(rule: Rule, spec: Specification) -> str:
 
 
 def _requirement(rule: Rule, spec: Specification) -> list[str]:
-    """Return what a rule requires, one clause a line; long lists are summarised, and tables are named."""
+    """Return what a rule requires, one clause per line; long lists are summarized, and tables are named."""
     if any(lookups_in(rule.trees[1])):
         return [rule.then]
     lines = [clause_text(spec, clause) for clause in rule.requirement.clauses[:_SHOWN]]
@@ -116,7 +117,7 @@ class _Speaker:
         self._groups = {o.name for o in (*spec.inputs, *spec.outputs) if isinstance(o, Categorical | Choice)}
 
     def part(self, tree: Node | None, text: str, level: int) -> str:
-        """Return the `when` or the `then` of a rule; without a tree, or if it is very long, its text."""
+        """Return the `when` or `then` of a rule in words, or its text if it has no tree or is very long."""
         if tree is not None and len(text) <= _SPOKEN:
             text = self._at(tree, level)
         return text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " … (shortened)"
@@ -126,7 +127,7 @@ class _Speaker:
         return text if binding >= level else f"({text})"
 
     def _say(self, node: Node) -> tuple[str, int]:
-        """Return the text and how strongly its outermost operator binds."""
+        """Return the text and the binding strength of its outermost operator."""
         match node:
             case Percent():
                 return to_text(node), _ATOM
@@ -195,7 +196,7 @@ class _Speaker:
         return texts[0] + "".join(symbols), _COMPARE
 
     def _enclosed(self, node: Compare, texts: list[str]) -> tuple[str, int]:
-        """Say `a <= b <= c`; "between" only of numbers in ascending order, since it says nothing about the order."""
+        """Say `a <= b <= c`, with "between" only for ascending numbers, since the word does not say the order."""
         ends = list(zip(node.operands[::2], texts[::2], node.operators, strict=True))
         if node.operators[0].startswith(">"):
             ends.reverse()
@@ -207,7 +208,7 @@ class _Speaker:
         return f"{texts[1]} is {phrases[0]} {low_text} and {phrases[1]} {high_text}", _AND
 
     def _operand(self, node: Compare, index: int) -> str:
-        """Return an operand; beside a categorical input or a choice it is a category or an option, never a constant."""
+        """Write an operand; next to a categorical input or a choice it is a category or option, never a constant."""
         operand = node.operands[index]
         beside = node.operands[max(index - 1, 0) : index + 2]
         if any(isinstance(other, Name) and other.name in self._groups for other in beside):
@@ -215,7 +216,7 @@ class _Speaker:
         return self._alone(operand)
 
     def _alone(self, node: Node) -> str:
-        """Return a number that stands alone, beside no other: with groups of three digits from 10,000 on."""
+        """Write a number that stands alone, with groups of three digits from 10,000 on."""
         if isinstance(node, Num) and not isinstance(node, Percent):
             return grouped_text(node.value)
         if isinstance(node, Negative) and isinstance(node.operand, Num) and not isinstance(node.operand, Percent):
@@ -227,7 +228,7 @@ class _Speaker:
         return f"({text})" if text.startswith("−") else text
 
     def _name(self, name: str, *, inside: bool) -> str:
-        """Return a name, a constant with its value; `=` keeps the value inside a formula from reading as a factor."""
+        """Write a name, a constant with its value. Inside a formula, `=` keeps the value from reading as a factor."""
         if name not in self._constants:
             return name_text(name)
         return f"{name_text(name)} ({'= ' if inside else ''}{exact_text(self._constants[name])})"
@@ -240,7 +241,7 @@ class _Speaker:
 
 
 def _as_written(node: Node) -> str:
-    """Return a category or an option; whatever else stands there, as the rule states it."""
+    """Write a category or an option; anything else as in the rule."""
     match node:
         case Name(name=name):
             return name_text(name)

@@ -1,4 +1,4 @@
-"""What a head of rules did to answers, for the page: kept, moved, replaced, and in which parts of what is allowed."""
+"""What a head of rules did to answers, for the page: kept, moved, replaced, and which alternative each met."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _share(count: int, rows: int) -> Cell:
 
 
 def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dict[str, Any]:
-    """Return which outputs changed and by how much, where any did; of labels and choices their scores count."""
+    """Return which outputs changed and by how much, if any did; for labels and choices, by score."""
     if not any(moves.rows for _, counts in found for moves in counts.moves.values()):
         return {"moves": None}
     measured = any(not isinstance(output, Label | Choice) for output in spec.outputs)
@@ -95,7 +95,7 @@ def _moves(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> dic
 
 
 def _entries(found: Sequence[tuple[str, Corrections]]) -> Table | None:
-    """Return the entries of tables that most rows broke; None: there are none."""
+    """Return the table entries that most rows broke, or None."""
     most = sorted({name for _, counts in found for name in counts.entries})
     most.sort(key=lambda name: -max(counts.entries.get(name, 0) for _, counts in found))
     rows = [(visible(name), *(f"{counts.entries.get(name, 0):,}" for _, counts in found)) for name in most[:_ENTRIES]]
@@ -106,7 +106,7 @@ def _entries(found: Sequence[tuple[str, Corrections]]) -> Table | None:
 
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
-    """Return how far numbers were moved in the given table."""
+    """Draw how far numbers were moved in the given table."""
     if measured.head is None or measured.own is None:
         return []
     figures = []
@@ -123,7 +123,7 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
 
 
 def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[Table]:
-    """Return a table for each clause with alternatives; where they overlap, only if some answer was in none."""
+    """Return a table for each clause with alternatives; if they overlap, only if some answer met none."""
     known: list[Mapping[tuple[str, int], Parts]] = [
         {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
     ]
@@ -157,7 +157,7 @@ def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> lis
 
 
 def _part(literal: Literal, spec: Specification) -> str:
-    """Return an alternative as a formula; that a label is on or off in words."""
+    """Write an alternative as a formula, or in words if it says that a label is on or off."""
     if literal.sign is not None and label_columns(spec)[literal.sign[0]]:
         return f"{name_text(spec.targets[literal.sign[0]])} is {'on' if literal.sign[1] else 'off'}"
     return clause_text(spec, Clause((literal,)))

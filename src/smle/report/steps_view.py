@@ -1,4 +1,4 @@
-"""Outputs in steps: what each stands for, which are computed from others, and how far sums of floats may be off."""
+"""Outputs in steps: the size of each, which are computed from others, and how far sums of floats may be off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["steps_view", "sums_text"]
 
 
 def steps_view(spec: Specification, grid: Grid, reduction: Reduction | None) -> dict[str, Any]:
-    """Return the table of outputs; without a reduction nothing is said of derived ones."""
+    """Return the table of outputs; without a reduction, derived outputs are not marked."""
     rows = []
     for i, name in enumerate(spec.targets):
         step, chosen = grid.steps[i], " (chosen)" if grid.chosen[i] else ""
@@ -33,7 +33,7 @@ def _is_exact(step: Fraction) -> bool:
 
 
 def _formula(spec: Specification, grid: Grid, reduction: Reduction | None, i: int) -> str:
-    """Return a derived output as a sum of others and of inputs; empty for one that follows the model."""
+    """Write a derived output as a sum of others and of inputs; "" for one that follows the model."""
     if reduction is None or i not in reduction.derived:
         return ""
     names = [visible(name) for name in (*spec.targets, *spec.columns)]
@@ -44,7 +44,7 @@ def _formula(spec: Specification, grid: Grid, reduction: Reduction | None, i: in
     for j, (c, step) in enumerate(zip(reduction.T[i], grid.input_steps, strict=True)):
         if c and step is not None:
             terms[m + j] = Fraction(int(c)) * own / step
-    terms = dict(sorted(terms.items(), key=lambda term: term[1] < 0))  # demand - w1 - w2
+    terms = dict(sorted(terms.items(), key=lambda term: term[1] < 0))  # positive terms first: demand - w1 - w2
     constant = int(reduction.t[i]) * own
     text = linear_text(terms, names) if terms else ""
     if not constant and terms:
@@ -54,7 +54,7 @@ def _formula(spec: Specification, grid: Grid, reduction: Reduction | None, i: in
 
 
 def sums_text(grid: Grid, rule: Rule) -> str:
-    """Say how far sums of the served floats may be off what a rule says of several outputs; empty where it has none."""
+    """Say how far sums of served floats may be off in a rule about several outputs; "" for other rules."""
     tied = [literal for clause in rule.requirement.clauses for literal in clause.literals if len(literal.outputs) > 1]
     if not tied:
         return ""

@@ -1,4 +1,4 @@
-"""Drawings as SVG text, without inline styles: colors come from the classes of the style sheet."""
+"""Drawings as SVG text without inline styles: colors come from the style sheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 40
 
 
 def _tag(name: str, *children: Markup | str, **attributes: object) -> Markup:
-    """Return an element; children that are not markup and all attributes are escaped."""
+    """Return an element; attributes, and children that are not markup, are escaped."""
     parts = [f'{key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items()]
     inside = "".join(str(escape(child)) for child in children)
     return Markup(f"<{' '.join([name, *parts])}>{inside}</{name}>")  # noqa: S704  all parts are escaped
@@ -31,7 +31,7 @@ def _figure(title: str, *children: Markup, height: float = _HEIGHT) -> Markup:
 
 
 def _track(title: str, *children: Markup) -> Markup:
-    """Return a bar that is stretched to its place: 0 .. 1000 wide, 20 high."""
+    """Return a bar that stretches to fit, 1000 wide and 20 high."""
     view = {"viewBox": "0 0 1000 20", "preserveAspectRatio": "none"}
     return _tag("svg", *children, **view, role="img", aria_label=title, class_="track")
 
@@ -49,7 +49,7 @@ def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
 def range_bar(
     values: tuple[float, float], middle: tuple[float, float], stated: tuple[float, float], *, title: str
 ) -> Markup:
-    """Draw the values of an input and most of them, on the stated range; what lies outside of it is forbidden."""
+    """Draw the values of an input, and most of them, on the stated range; outside it is forbidden."""
     low, high = min(values[0], stated[0]), max(values[1], stated[1])
     room = 0.08 * _size(low, high)
 
@@ -104,7 +104,7 @@ class _Axes:
 
 
 def _size(low: float, high: float) -> float:
-    """Return the length of a range; a part of its numbers' own size where it is (nearly) a point."""
+    """Return the length of a range, or a fraction of its values' size if it is (nearly) a point."""
     return max(high - low, 1e-6 * max(abs(low), abs(high)), 1e-12)
 
 
@@ -141,7 +141,8 @@ def history(record: RecordedHistory) -> Markup | None:
     if record.loss:
         parts.append(axes.path(record.epoch, record.loss, "line quiet"))
     if record.validation:
-        searched = sum(epoch <= record.epoch[-1] - record.final for epoch in record.epoch)  # then nothing is held out
+        # The last epochs hold nothing out.
+        searched = sum(epoch <= record.epoch[-1] - record.final for epoch in record.epoch)
         parts.append(axes.path(record.epoch[:searched], record.validation[:searched], "line"))
     if record.best is not None and record.epoch[0] <= record.best <= record.epoch[-1]:
         x = round(axes.at_x(record.best), 1)
@@ -161,7 +162,7 @@ def scatter(actual: Array, predicted: Array, name: str) -> Markup:
 
 
 def histogram(values: Array, label: str, title: str) -> Markup:
-    """Draw a histogram around 0, or on one side of it if all values are there."""
+    """Draw a histogram around 0, or on one side if all values are there."""
     low, high = np.quantile(values, (0.005, 0.995))
     size = max(abs(float(low)), abs(float(high)), 1e-12)
     ends = (0.0 if (values >= 0).all() else -size, 0.0 if (values <= 0).all() and values.any() else size)
@@ -180,7 +181,7 @@ def histogram(values: Array, label: str, title: str) -> Markup:
 
 
 def named_bars(names: Sequence[str], shares: Sequence[float], rows: Sequence[int], *, label: str) -> Markup:
-    """Draw a share for each part of an input, as bars from left to right, with the part's name beside it."""
+    """Draw a share for each part of an input, as named bars from left to right."""
     line, width = 19, 190
     height = line * len(names) + 8
     most = max([*shares, 1e-9])
@@ -197,7 +198,7 @@ def named_bars(names: Sequence[str], shares: Sequence[float], rows: Sequence[int
 
 
 def calibration(chance: Array, truth: Array) -> Markup:
-    """Draw how often what was given a probability was true, in ten bins; the diagonal is perfect."""
+    """Draw how often predictions of each probability came true, in ten bins; the diagonal is perfect."""
     axes = _Axes((0.0, 1.0), (0.0, 1.0))
     parts = [*axes.frame("predicted probability", "share that is true"), axes.path((0, 1), (0, 1), "diagonal")]
     bins = np.minimum((chance * 10).astype(int), 9)

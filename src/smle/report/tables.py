@@ -1,4 +1,4 @@
-"""Tables of pages: columns with a class, rows of cells. The macro `table` in assets/tables.html draws them all."""
+"""Tables of pages, all drawn by the macro `table` in assets/tables.html."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from smle.rules import share_text
 
 __all__ = ["Cell", "Table", "named", "numbers", "share"]
 
-_LONG = 24  # rows from which a table with a label scrolls, and can be filtered if it says what its rows are
+_LONG = 24  # longer tables with a label scroll, and can be filtered if `rows_are` is set
 
 Cell = Markup | str
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for readers. What is not markup is escaped.
+    """A table for readers. Text that is not markup is escaped.
 
-    * `columns`: title and class of its cells (`number`, `share`, `long`); the first column names the rows.
-    * `label`: what the table is, for a frame that scrolls; `rows_are`: what its rows are, to be filtered by name.
+    * `columns`: title and class of the cells (`number`, `share`, `long`); the first column names the rows.
+    * `label`: names the table, for a frame that scrolls; `rows_are`: names its rows, for the filter.
     """
 
     columns: Sequence[tuple[str, str]]
@@ -33,12 +33,12 @@ class Table:
 
     @property
     def is_long(self) -> bool:
-        """Whether it scrolls."""
+        """Whether the table scrolls."""
         return bool(self.label) and (not self.rows_are or len(self.rows) > _LONG)
 
     @property
     def anchor(self) -> str:
-        """The id of its rows, for the filter."""
+        """The id of the rows, for the filter."""
         return f"{self.rows_are}-list"
 
 

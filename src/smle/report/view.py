@@ -1,4 +1,4 @@
-"""From facts to what the page shows: verdict, rules, statements, scope, training history, in the order of reading."""
+"""What the page shows, in the order of reading: verdict, rules, statements, scope, training history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VALUES = {
 def verdict_view(
     judgement: Judgement, measured: Measured | None, more: Sequence[tuple[str, str, str]] = ()
 ) -> dict[str, Any]:
-    """Return the first thing to read: the verdict, for what, and how it was reached; `more` facts are added to it."""
+    """Return the first thing to read: the verdict, its scope, and how it was reached; `more` facts are added."""
     if judgement.verdict == NO_RULES:
         return {
             "kind": "none",
@@ -89,7 +89,7 @@ def _facts(spec: Specification, proved: Sequence[Proved], measured: Measured | N
 
 
 def _enforced(proved: Sequence[Proved]) -> str:
-    """Return what enforces statements in a head of rules: `2 clips and 1 check`."""
+    """Count what enforces the statements of a head of rules: `2 clips and 1 check`."""
     counts = [(sum(item.by == kind for item in proved), kind) for kind in ("clip", "check")]
     return " and ".join(count_text(count, kind) for count, kind in counts if count)
 
@@ -135,7 +135,7 @@ def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:
     """Return the proved statements in the words of the checker, those with the smallest margins first."""
     if not proved:
         return {"statements": None, "statements_total": 0}
-    heads = not any(item.by for item in proved)  # of a box; a head of rules is one
+    heads = not any(item.by for item in proved)  # a head of rules is one head; a box has several
     rows = [
         (
             item.rule,
@@ -173,7 +173,7 @@ def guarantee_view(spec: Specification, verdict: str) -> dict[str, Any]:
 
 
 def history_view(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the drawing of the training history, if one is recorded."""
+    """Return the drawing of the training history, if recorded."""
     record = history_of(description)
     drawing = None if record is None else svg.history(record)
     if record is None or drawing is None:

@@ -1,4 +1,4 @@
-"""Names, numbers and ranges for readers. What is rounded in a proof is rounded to the safe side."""
+"""Names, numbers and ranges for readers. Proved numbers are rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = [
 ]
 
 _SPOKEN = "above always and at below between exactly false implies in is least most not of one or then true when"
-_PHRASES = frozenset(_SPOKEN.split())  # words of sentences
+_PHRASES = frozenset(_SPOKEN.split())  # words that sentences use
 _RAISED = str.maketrans("+-0123456789", "⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def name_text(name: str) -> str:
-    """Return a name as rules write it; one that could be read as a word of a sentence goes in backticks, too."""
+    """Write a name as rules do; one that reads as a word of a sentence gets backticks, too."""
     name = visible(name)
     text = quote_name(name)
     return f"`{name}`" if text == name and name.lower() in _PHRASES else text
 
 
 def exact_text(value: Fraction) -> str:
-    """Return a rational as it is: a decimal if it has one, else numerator/denominator."""
+    """Write a rational exactly: as a decimal if it has one, else as numerator/denominator."""
     return (decimal_text(value) or str(value)).replace("-", "−")
 
 
 def grouped_text(value: Fraction) -> str:
-    """Return a rational as it is, with groups of three digits from 10,000 on."""
+    """Write a rational exactly, with groups of three digits from 10,000 on."""
     text = decimal_text(value)
     return exact_text(value) if text is None or "e" in text else _typeset(text)
 
@@ -51,12 +51,12 @@ def number(value: float) -> str:
 
 
 def margin_text(margin: Fraction) -> str:
-    """Return a margin with three digits, rounded down: never more than was proved."""
+    """Write a margin with three digits, rounded down, so never more than was proved."""
     return _typeset(smle_check.digits.margin_text(margin))
 
 
 def _typeset(text: str) -> str:
-    """Return the text of a number with a minus sign, groups of three digits from 10,000 on, and a raised exponent."""
+    """Typeset a number: minus sign, groups of three digits from 10,000 on, raised exponent."""
     mantissa, _, exponent = text.partition("e")
     whole, point, decimals = mantissa.partition(".")
     if len(whole.lstrip("-")) > 4 and whole.lstrip("-").isdecimal():
@@ -71,7 +71,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def domain_text(spec: Specification) -> list[tuple[str, str]]:
-    """Return (input, range or categories, and what stands in for missing values) pairs; numbers exactly."""
+    """Return (input, range or categories and stand-in for missing values) pairs, numbers exactly."""
     rows = []
     for item in spec.inputs:
         if isinstance(item, Categorical):
@@ -91,7 +91,7 @@ def domain_text(spec: Specification) -> list[tuple[str, str]]:
 
 
 def listed(parts: Iterable[str], size: int, separator: str = ", ") -> str:
-    """Return as many whole parts as fit into a size, and `…` for the others: no part is cut."""
+    """Join as many whole parts as fit, and add `…` for the others."""
     text = ""
     for part in parts:
         longer = f"{text}{separator}{part}" if text else part

@@ -30,10 +30,10 @@ __all__ = ["Report", "write_report"]
 
 @dataclass(frozen=True)
 class Report:
-    """Where a report was written and what it says.
+    """The place and result of a report.
 
     * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
-    * `concern`: why the model is of little use though it obeys, if it is.
+    * `concern`: why the model is of little use although it obeys, if so.
     """
 
     path: Path
@@ -53,7 +53,7 @@ def write_report(
 ) -> Report:
     """Check a model again in exact arithmetic and write one self-contained HTML file about it.
 
-    A certificate that is not accepted does not raise: the report says so, and so does `Report.verdict`.
+    A rejected certificate does not raise: the report says so, and so does `Report.verdict`.
 
     Args:
         model: A fitted estimator, or a model folder.
@@ -61,13 +61,13 @@ def write_report(
         path: The HTML file to write.
         plain: A baseline (estimator or folder) to compare with on the table.
         name: Title of the report; by default the name of the folder.
-        annex: Add a table of what Annex IV of the EU AI Act asks for in technical documentation, and what of it the
-            report has.
+        annex: Add a table of what Annex IV of the EU AI Act asks for in technical documentation, and how far the report
+            covers it.
 
     Raises:
         ModelFormatError: If there is no model folder.
         DataError: If the table does not fit the model, or a baseline is given without a table.
-        ValueError: If the HTML file would replace what the report is about, or is a folder.
+        ValueError: If the HTML file would replace a file that the report is about, or is a folder.
         OSError: If the HTML file cannot be written.
     """
     place = None if isinstance(model, SafeEstimator) else Path(model)
@@ -115,7 +115,7 @@ def _require_alike(baseline: SafeEstimator | None, model: SafeEstimator | None) 
 
 
 def _folder_name(place: Path) -> str:
-    """Return the name of a folder; one that is just called `model` is named with its parent."""
+    """Return the name of a folder, with its parent's if it is just called `model`."""
     full = place.resolve()
     return f"{full.parent.name}/{full.name}" if full.name == "model" and full.parent.name else full.name
 
@@ -141,11 +141,11 @@ def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator |
     kind = KINDS.get(str(record.description.get("kind")))
     if kind is None:
         raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
-    return kind.from_record(record, verify=False), record, judgement  # just judged
+    return kind.from_record(record, verify=False), record, judgement  # judged just above
 
 
 def _changed(model: SafeEstimator, record: ModelRecord) -> str:
-    """Return what of a model in memory is not what its certificate speaks of, or nothing."""
+    """Say which part of a model in memory differs from its certificate, or return ""."""
     if record.certificate is None:
         return ""
     if record.certificate.files.get("model") != ModelRecord.description_bytes(record.description):

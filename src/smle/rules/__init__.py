@@ -1,4 +1,4 @@
-"""What must hold: statements only, no solving."""
+"""The rule language: what must hold. Nothing is solved here."""
 
 from smle.rules.about import ABOUT, NOTHING, About
 from smle.rules.arrays import ClauseArrays, Literals, label_columns

@@ -1,7 +1,7 @@
-"""Who says so: what a rule or a file of rules is for, where it comes from, who answers for it, and since when.
+"""Metadata of a rule or a rules file: its purpose, source, owner and start date.
 
-Nothing of it changes what a rule means, and nothing of it is proved. It is part of the rules file, which a certificate
-binds.
+Metadata does not change what a rule means, and nothing about it is proved. It is part of the rules file, which the
+certificate binds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LONGEST = 2000  # characters of one text
 
 @dataclass(frozen=True)
 class About:
-    """What is said about a rule or a file of rules; None: nothing.
+    """Metadata of a rule or a rules file; a field is None if not stated.
 
     * `description`: what it is for, in a sentence.
-    * `source`: where it comes from: a law, a policy, a minute.
-    * `owner`: who answers for it.
-    * `since`: the date from which it holds, as in 2024-01-31.
+    * `source`: where it comes from, such as a law or a policy.
+    * `owner`: who is responsible for it.
+    * `since`: the date it took effect, such as 2024-01-31.
     """
 
     description: str | None = None
@@ -36,7 +36,7 @@ class About:
     since: str | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield what is said, by name."""
+        """Yield (field, value) for the fields that are stated."""
         return ((field.name, value) for field in fields(self) if (value := getattr(self, field.name)) is not None)
 
 
@@ -45,10 +45,9 @@ NOTHING = About()
 
 
 def about_of(stated: Mapping[Any, Any], what: str) -> About:
-    """Return what a mapping says under these keys; texts of several lines become one.
+    """Read the metadata keys of a mapping; line breaks in a text become spaces.
 
-    Raises:
-        RuleError: If a text is empty, long or not printable, or `since` is no date.
+    Raises RuleError if a text is empty, too long or not printable, or `since` is not a date.
     """
     found = {}
     for key in ABOUT:

@@ -1,6 +1,6 @@
-"""Linear expressions: trees to affine forms over input and output columns, with exact rational coefficients.
+"""Expression trees to affine forms over input and output columns, with exact rational coefficients.
 
-`abs`, `max` and `min` stay as the largest of several forms; the normal form writes them out as cases.
+`abs`, `max` and `min` are kept as `Largest` parts; `normalize.py` writes them out as cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_CASES = 1024
 
 
 class Largest(NamedTuple):
-    """factor * (the largest of several forms). `cases` counts the plain forms that writing it out gives."""
+    """factor * max(forms). `cases` counts the plain forms it expands to."""
 
     factor: Fraction
     forms: tuple[Affine, ...]
@@ -31,13 +31,13 @@ class Largest(NamedTuple):
 
 @dataclass
 class Affine:
-    """A sum under construction: constant + inputs . x + outputs . y + multiples of largest forms."""
+    """A sum under construction: constant + inputs . x + outputs . y + the `Largest` parts."""
 
     constant: Fraction = Fraction(0)
     inputs: dict[int, Fraction] = field(default_factory=dict)
     outputs: dict[int, Fraction] = field(default_factory=dict)
     largest: list[Largest] = field(default_factory=list)
-    dates: Fraction = Fraction(0)  # by how much it would grow if days were counted from one day earlier
+    dates: Fraction = Fraction(0)  # how much the value would grow if days were counted from one day earlier
 
     @property
     def is_constant(self) -> bool:
@@ -51,11 +51,11 @@ class Affine:
 
     @property
     def cases(self) -> int:
-        """How many plain forms there are when all cases are written out."""
+        """How many plain forms the cases expand to."""
         return math.prod(part.cases for part in self.largest)
 
     def unit(self, *, negative: bool) -> Affine:
-        """Return the multiple whose first coefficient is 1 or -1; `negative`: by a factor below 0."""
+        """Scale so that the first input coefficient is 1 or -1; with `negative`, scale by a factor below 0."""
         first = min(index for index, value in self.inputs.items() if value)
         made = self.scaled(Fraction(-1 if negative else 1) / abs(self.inputs[first]))
         made.inputs = {index: value for index, value in sorted(made.inputs.items()) if value}
@@ -87,13 +87,10 @@ def number(node: Node, constants: dict[str, Fraction] | None = None) -> Fraction
 
 
 def affine(node: Node, names: Vocabulary, times: Affine | None = None) -> Affine:
-    """Return a node as an affine form, with what has cases kept apart.
+    """Return a node as an affine form. Raises RuleError if it is a condition or not linear, or a name is unknown.
 
-    `times`: a form of inputs above 0, by which the node is multiplied; multiples of it may divide.
-
-    Raises:
-        RuleError: If the result is not linear, the node is a condition, or uses an unknown name.
-
+    `times`: a form over the inputs, positive in their ranges, to multiply the node by; the node may divide by its
+    multiples.
     """
     total = Affine()
     _accumulate(total, node, Fraction(1), names, times)
@@ -131,7 +128,7 @@ def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary, t
 
 
 def _multiplied(form: Affine, times: Affine, node: Node) -> Affine:
-    """Return form * times, one of which must be a constant."""
+    """Return form * times; one of the two must be constant."""
     if not form.is_constant:
         raise RuleError(
             f"Not linear: with its divisor multiplied out, {quote(node)} is multiplied by a variable. Compare a "
@@ -164,7 +161,7 @@ def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> N
 
 
 def divisors(node: Node, names: Vocabulary) -> Iterator[tuple[Product, Node]]:
-    """Yield the quotients in a number whose divisor is not a constant, with the divisor."""
+    """Yield each quotient with a non-constant divisor, and that divisor."""
     match node:
         case Product(factors=factors):
             for operator, factor in factors:
@@ -181,7 +178,7 @@ def divisors(node: Node, names: Vocabulary) -> Iterator[tuple[Product, Node]]:
 
 
 def _product(node: Product, names: Vocabulary, times: Affine | None) -> Affine:
-    """Return a product times `times`, which a factor that is divided by it takes up."""
+    """Return product * times. A factor that divides by a multiple of `times` cancels it."""
     scale, variable = Fraction(1), None
     for operator, factor in node.factors:
         taken = operator == "*" and times is not None and any(divisors(factor, names))
@@ -210,7 +207,7 @@ def _product(node: Product, names: Vocabulary, times: Affine | None) -> Affine:
 
 
 def _ratio(form: Affine, times: Affine) -> Fraction:
-    """Return the factor between a form and `times`, if it is a multiple of it."""
+    """Return the factor between a form and `times`, of which the form is a multiple."""
     return form.inputs.get(min(times.inputs), Fraction(0)) / times.inputs[min(times.inputs)] or Fraction(1)
 
 
@@ -238,7 +235,7 @@ def _largest(node: Call, names: Vocabulary, times: Affine | None) -> Affine:
 
 
 def bounded_cases(cases: int, node: Node) -> int:
-    """Return how many cases there are, unless they are too many to be written out."""
+    """Return the number of cases, or raise RuleError if there are too many to write out."""
     if cases > _MAX_CASES:
         raise RuleError(
             f"Expected at most {_MAX_CASES:,} cases of abs, max and min in one comparison. Got "

@@ -1,4 +1,4 @@
-"""Clauses as arrays of floats: the one place where exact rules become floats to compute with."""
+"""Clauses as float arrays: the one place where exact rules become floats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Stated = tuple[Mapping[int, Fraction], Mapping[int, Fraction], Fraction, bool]
 
 
 def label_columns(spec: Specification) -> Mask:
-    """Return which output columns are labels. Shape (m,)."""
+    """Return a mask of the output columns that are labels. Shape (m,)."""
     names = {item.name for item in spec.outputs if isinstance(item, Label)}
     return np.array([name in names for name in spec.targets], dtype=bool)
 
@@ -37,7 +37,7 @@ def _stated(literal: Literal, scale: Fraction | int = 1) -> Stated:
 class Literals:
     """Literals `g.y + s.x <= h` (`<` if strict): g (L, m), s (L, d), h (L,), strict (L,).
 
-    Coefficients are the floats nearest to the exact ones: nothing is proved with them alone.
+    Coefficients are rounded to the nearest float, so they alone prove nothing.
     """
 
     g: Array
@@ -56,9 +56,9 @@ class Literals:
 
     @classmethod
     def of_clauses(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
-        """Return the literals of a clause (or of several clauses, one after the other).
+        """Return the literals of one or several clauses, one after the other.
 
-        Their first coefficient is 1 or -1; `stated`: as the user stated them.
+        The first coefficient of each is 1 or -1, or as the user wrote it if `stated`.
         """
         several = (clauses,) if isinstance(clauses, Clause) else clauses
         literals = [literal for clause in several for literal in clause.literals]
@@ -67,7 +67,7 @@ class Literals:
 
     @classmethod
     def of_pairs(cls, pairs: npt.NDArray[np.integer[Any]], m: int, d: int) -> Literals:
-        """Return `y_h < 0`, `y_k < 0` for each pair (h, k): two literals each."""
+        """Return the two literals `y_h < 0`, `y_k < 0` of each pair (h, k)."""
         labels = np.asarray(pairs).reshape(-1)
         g = np.zeros((len(labels), m))
         g[np.arange(len(labels)), labels] = 1.0
@@ -75,7 +75,7 @@ class Literals:
 
     @staticmethod
     def stacked(parts: Sequence[Literals]) -> Literals:
-        """Return the literals of several clauses, one after the other."""
+        """Concatenate the literals of several clauses."""
         return Literals(
             np.concatenate([part.g for part in parts]),
             np.concatenate([part.s for part in parts]),
@@ -84,7 +84,7 @@ class Literals:
         )
 
     def combined(self, weights: Array) -> Literals:
-        """Return combinations of the literals as literals. Shape: weights (c, L)."""
+        """Return linear combinations of the literals. Shape: weights (c, L)."""
         return Literals(
             weights @ self.g,
             weights @ self.s,
@@ -93,20 +93,20 @@ class Literals:
         )
 
     def bounds(self, X: npt.NDArray[np.floating[Any]]) -> Array:
-        """Return h - s.x, what g.y may be at most. Shapes: X (n, d) -> (n, L)."""
-        used = self.s.any(axis=0)  # what is not mentioned may be NaN
+        """Return h - s.x, the most that g.y may be. Shapes: X (n, d) -> (n, L)."""
+        used = self.s.any(axis=0)  # unused columns may be NaN
         moved: Array = self.h - X[:, used].astype(np.float64) @ self.s[:, used].T
         return moved
 
 
 @dataclass(frozen=True, eq=False)
 class ClauseArrays(Literals):
-    """Literals, the clause of each, and lists of exclusions.
+    """Literals grouped into clauses, and lists of exclusions.
 
     * `clause` (L,): the clause of each literal; a clause holds if one of its literals does.
     * `rule` (C,): the rule of each clause.
-    * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
-    * `labels` (m,): which outputs are labels, on if they are >= 0.
+    * `exclusions`: (rule, pairs (p, 2)): "not both y_h >= 0 and y_k >= 0".
+    * `labels` (m,): which outputs are labels; a label is on if its output is >= 0.
     """
 
     clause: Numbers
@@ -116,12 +116,12 @@ class ClauseArrays(Literals):
 
     @property
     def parts(self) -> Numbers:
-        """The rule of each clause, then of each list of exclusions: the columns of a mask of what binds."""
+        """The rule of each clause, then of each list of exclusions: the columns of a mask of binding parts."""
         return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
 
     @classmethod
     def of(cls, spec: Specification) -> ClauseArrays:
-        """Return the clauses of the rules. Their regions are not part of the arrays."""
+        """Return the clauses of all rules, without their regions."""
         stated = [
             [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
             for rule in spec.rules
@@ -139,7 +139,7 @@ class ClauseArrays(Literals):
         )
 
     def with_exclusions(self, limit: int, rng: np.random.Generator) -> ClauseArrays:
-        """Return the same with exclusions as clauses, of long lists a random choice of `limit`."""
+        """Return the arrays with exclusions turned into clauses; lists longer than `limit` are sampled."""
         chosen = [
             (rule, pairs if len(pairs) <= limit else pairs[rng.choice(len(pairs), limit, replace=False)])
             for rule, pairs in self.exclusions

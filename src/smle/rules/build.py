@@ -1,4 +1,4 @@
-"""Plain data (what a YAML file or a Python call states) to a Specification. All doors pass through here."""
+"""Plain data, from a YAML file or a Python call, to a Specification."""
 
 from __future__ import annotations
 
@@ -26,18 +26,14 @@ from smle_check.names import twins
 
 __all__ = ["build", "check_keys", "to_fraction"]
 
-_Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]  # a rule, the trees of `when` and of `then`
+# A rule, the tree of `when`, the tree of `then`.
+_Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]
 
-_PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # a number that needs no reading: price lists have thousands
+_PLAIN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")  # read without the parser: price lists have thousands of these
 
 
 def to_fraction(value: object, what: str) -> Fraction:
-    """Return the exact rational of a number or of its text; decimals are what they say (0.1 is one tenth).
-
-    Raises:
-        RuleError: If it is no finite number.
-
-    """
+    """Return a finite number, or the text of one, as an exact rational: 0.1 is one tenth."""
     if isinstance(value, str):
         with located(value):
             return _text_number(value, what)
@@ -83,7 +79,7 @@ def build(
     functions: Functions | None,
     about: Mapping[str, Any] | None = None,
 ) -> Specification:
-    """Do the work of `Specification.build`."""
+    """Build a Specification; see `Specification.build`."""
     made_inputs = _inputs(inputs)
     made_outputs = _outputs(outputs, labels, choices or {})
     made_constants = {}
@@ -108,9 +104,9 @@ def build(
         made = tuple(rule for item in read for rule in _compiled(*item, names))
         with located(_clashing(getattr(item, "name", None) for item in rules)):
             finished = replace(spec, rules=made, about=_about(about or {}))
-        _ = finished.grid  # says which step or range is missing
+        _ = finished.grid  # raises if a step or a range is missing
         return finished
-    except RecursionError:  # a caller far down the stack leaves little room
+    except RecursionError:  # the caller may already be deep in the stack
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
 
 
@@ -120,7 +116,7 @@ def _about(stated: Mapping[str, Any]) -> About:
 
 
 def _clashing(names: Iterable[object]) -> str | None:
-    """Return the second of two names that are the same or look the same."""
+    """Return the second of two names that are equal or look the same."""
     texts = [name for name in names if isinstance(name, str)]
     same = twins(texts)
     return None if same is None else [name for name in texts if name == same[1]][-1]
@@ -238,7 +234,7 @@ def _step(stated: Mapping[str, Any], what: str) -> Fraction | None:
 
 
 def _number(key: object, stated: Any) -> Number:
-    """Return an output with a step, or a range: `{step: 0.01, range: [0, 100]}`, `{integer: true}`, `{}`."""
+    """Read a real output: `{step: 0.01, range: [0, 100]}`, `{integer: true}` or `{}`."""
     name = _name(key, "output")
     what = f"Output '{name}'"
     with located(key):
@@ -311,7 +307,7 @@ def _own_functions(functions: Functions | None) -> Functions:
 
 
 def _read_rules(rules: Any, functions: Functions) -> Iterator[_Read]:
-    """Yield every rule with the trees of its `when` and its `then`; errors name their lines."""
+    """Yield each rule with the trees of its `when` and `then`; errors name the line."""
     if isinstance(rules, str) or not isinstance(rules, Iterable):
         with located(rules):
             raise RuleError(f"Expected 'rules' to be a list of rules with name and then. Got {shown(rules)}.")
@@ -338,7 +334,7 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
 
 
 def _asked(tree: Node | NeverTogether | None) -> frozenset[str]:
-    """Return the names of which a tree asks whether they are missing."""
+    """Return the inputs that a tree tests with `is missing`."""
     return tree.asked if isinstance(tree, Node) else frozenset()
 
 
@@ -354,10 +350,11 @@ def _read_text(item: RuleText, functions: Functions) -> _Read:
 def _compiled(
     item: Rule | RuleText, when: Node | None, then: Node | NeverTogether | None, names: Vocabulary
 ) -> Iterator[Rule]:
-    """Compile one rule, or several where it looks numbers up by several inputs at once.
+    """Compile one rule; a lookup by several inputs at once gives several rules.
 
-    Errors name the line of its `when` or its `then`. A rule that was compiled before stays as it is, unless it asks for
-    missing values: the columns that it reads depend on what other rules ask.
+    A `Rule` that is already compiled is kept, unless it tests for missing values: its columns depend on the other
+    rules.
+    Errors name the line of `when` or `then`.
     """
     if isinstance(item, Rule) and (then is None or not (_asked(when) or _asked(then))):
         yield replace(item, regions=regions_of_rule(when, names)) if _asked(when) else item

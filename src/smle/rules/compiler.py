@@ -1,4 +1,4 @@
-"""Rules: a `when` and a `then` to regions and a requirement, with bounds on what distribution may produce."""
+"""Compile the `when` of a rule to regions and its `then` to a requirement, in bounded size."""
 
 from __future__ import annotations
 
@@ -38,12 +38,7 @@ Terms = list[tuple[Literal, ...]]
 
 
 def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names: Vocabulary) -> Rule:
-    """Compile a rule to its regions and its requirement.
-
-    Raises:
-        RuleError: If the rule cannot be read as linear conditions; the message names the rule and the part.
-
-    """
+    """Compile a rule to its regions and its requirement. A RuleError names the rule and the part."""
     try:
         part = "when"
         regions = [()] if when is None else _regions(when, names)
@@ -71,16 +66,14 @@ def compile_rule(name: str, when: Node | None, then: Node | NeverTogether, names
 
 
 def regions_of_rule(when: Node | None, names: Vocabulary) -> tuple[Polytope, ...]:
-    """Return where a rule with this `when` applies."""
+    """Return the regions where a rule with this `when` applies."""
     return _polytopes([()] if when is None else _regions(when, names), names)
 
 
 def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, longest: int = MAX_LITERALS) -> Terms:
     """Return an AND of ORs (`outer` is All) or an OR of ANDs (`outer` is Some) as a list of tuples of literals.
 
-    Raises:
-        RuleError: If there would be more than `most` terms, or a term would be too long.
-
+    Raises RuleError if there would be more than `most` terms, or a term longer than `longest`.
     """
     if isinstance(formula, Literal):
         return [(formula,)]
@@ -88,7 +81,7 @@ def distribute(formula: Formula, outer: type[All] | type[Some], most: int, *, lo
     if isinstance(formula, outer):
         _refuse_growth(sum(map(len, lists)), sum(len(term) for part in lists for term in part), most)
         return [term for part in lists for term in part]
-    # what has one term goes into every product, in one step
+    # parts with a single term go into every product at once
     joined = [tuple(literal for part in lists if len(part) == 1 for literal in part[0])]
     for part in sorted((part for part in lists if len(part) != 1), key=len):
         total = sum(map(len, joined)) * len(part) + sum(map(len, part)) * len(joined)
@@ -115,7 +108,7 @@ def _regions(when: Node, names: Vocabulary) -> Terms:
 
 
 def _polytopes(regions: Iterable[tuple[Literal, ...]], names: Vocabulary) -> tuple[Polytope, ...]:
-    """Return the regions without repeated, contained or plainly empty ones (all empty: as they are)."""
+    """Drop repeated, contained and plainly empty regions; if all are empty, keep one."""
     rows = [tightest(region, names) for region in regions]
     kept = [region for region in rows if not plainly_empty(region)] or rows[:1]
     polytopes = list(dict.fromkeys(Polytope(tuple(region)) for region in kept))
@@ -126,7 +119,7 @@ def _polytopes(regions: Iterable[tuple[Literal, ...]], names: Vocabulary) -> tup
 
 
 def _row(literal: Literal, names: Vocabulary) -> Row:
-    """Return a half-space; over whole-number columns only, its bound is tightened to a whole number."""
+    """Return a half-space; if all its columns are whole numbers, round its bound to one."""
     row = Row(literal.inputs, literal.bound, literal.strict)
     if not all(index in names.integral for index, _ in row.coefficients):
         return row
@@ -139,7 +132,7 @@ def _row(literal: Literal, names: Vocabulary) -> Row:
 
 
 def tightest(region: Iterable[Literal], names: Vocabulary) -> list[Row]:
-    """Return conditions on inputs as half-spaces, the tightest of parallel ones."""
+    """Return conditions on inputs as half-spaces, keeping the tightest of parallel ones."""
     best: dict[object, Row] = {}
     for row in (_row(literal, names) for literal in region):
         old = best.get(row.coefficients)
@@ -149,7 +142,7 @@ def tightest(region: Iterable[Literal], names: Vocabulary) -> list[Row]:
 
 
 def plainly_empty(rows: Sequence[Row]) -> bool:
-    """Whether two opposite half-spaces leave nothing between them."""
+    """Return whether two opposite half-spaces leave nothing between them."""
     known = {row.coefficients: row for row in rows}
     for row in rows:
         opposite = known.get(tuple((i, -v) for i, v in row.coefficients))
@@ -161,7 +154,7 @@ def plainly_empty(rows: Sequence[Row]) -> bool:
 
 
 def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
-    """Return clauses and exclusions; large groups of labels never become clause objects."""
+    """Return clauses and exclusions, without creating clause objects for large groups of labels."""
     pairs: list[npt.NDArray[np.int32]] = []
     formulas: list[Formula] = []
     for part in then.parts if isinstance(then, And) else (then,):
@@ -188,7 +181,7 @@ def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.i
 
 
 def _label_group(node: Node, names: Vocabulary) -> tuple[int, int, list[int]] | None:
-    """Return least, most and the label columns of a count of one if all conditions are different labels."""
+    """Return (least, most, label columns) if a node counts distinct labels and least or most is 1, else None."""
     if not isinstance(node, Call) or node.function not in COUNTS:
         return None
     least, most, conditions = counted(node, names)
@@ -199,7 +192,7 @@ def _label_group(node: Node, names: Vocabulary) -> tuple[int, int, list[int]] | 
 
 
 def _clause(term: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
-    """Keep the weakest of parallel literals; return None if two opposite ones are always true together."""
+    """Keep the weakest of parallel literals; return None if two opposite ones cover everything."""
     weakest: dict[object, Literal] = {}
     for literal in term:
         key = (literal.outputs, literal.inputs)
@@ -215,7 +208,7 @@ def _clause(term: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
 
 
 def _exclusions(clauses: Terms, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
-    """Take out the clauses that are exactly `y_h < 0 or y_k < 0` for two labels."""
+    """Split off the clauses that are `y_h < 0 or y_k < 0` for two labels."""
     labels = set(names.labels.values())
     rest: Terms = []
     pairs: list[tuple[int, int]] = []
@@ -230,7 +223,7 @@ def _exclusions(clauses: Terms, names: Vocabulary) -> tuple[Terms, npt.NDArray[n
 
 
 def _absorbed(clauses: Terms) -> Terms:
-    """Drop clauses that contain another one; they ask nothing more."""
+    """Drop clauses that contain another clause: they are implied by it."""
     if not 1 < len(clauses) <= 500:
         return clauses
     sets = [frozenset(clause) for clause in clauses]
@@ -262,7 +255,7 @@ def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[
 
 
 def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
-    """Refuse equalities among alternatives, and those that are written as two inequalities."""
+    """Refuse equalities among alternatives, and equalities written as two inequalities."""
     targets = list(names.targets)
 
     def named(literal: Literal) -> str:

@@ -1,4 +1,4 @@
-"""Dates in rules: whole days, counted from 1970-01-01, so that they are exact numbers for every proof."""
+"""Dates in rules, as whole days since 1970-01-01, so that proofs can treat them as exact numbers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,17 @@ _SHAPES = "|".join(
     for sign in "-/"
 )
 DATE_LIKE = rf"(?:{_SHAPES})(?:T[0-9:.]+Z?)?(?![\w.])"
-"""What people write for a date, without spaces. Only 2020-01-31 is read; the rest is refused, never computed."""
+"""Texts that look like a date, without spaces. Only 2020-01-31 is read; the others are refused."""
 _LIKE = re.compile(DATE_LIKE)
 
 
 def is_date(value: object) -> bool:
-    """Whether a value that someone stated is meant as a date: a date object, or a text that looks like one."""
+    """Return whether a value is meant as a date: a date object, or text that looks like one."""
     return isinstance(value, date) or (isinstance(value, str) and _LIKE.fullmatch(value.strip()) is not None)
 
 
 def day_of(value: object) -> int:
-    """Return the number of days from 1970-01-01 to a date, or to the text of one.
-
-    Raises:
-        RuleError: If it is something else, has a time of day, or does not exist.
-    """
+    """Return the days from 1970-01-01 to a date or the text of a date. Raises RuleError for anything else."""
     if isinstance(value, datetime):
         raise RuleError(f"Expected a date without a time of day. Got {value}. Write {value.date()}.")
     if isinstance(value, date):
@@ -50,7 +46,7 @@ def day_of(value: object) -> int:
 
 
 def date_text(days: Fraction | float) -> str:
-    """Return the date of a number of days, `2020-01-31`; the number itself if it is no day that a calendar has."""
+    """Return a number of days as `2020-01-31`, or as `day 1.5` if no calendar day matches."""
     try:
         return (_EPOCH + timedelta(days=round(days))).isoformat() if days == round(days) else f"day {float(days):g}"
     except (OverflowError, ValueError):

@@ -1,4 +1,4 @@
-"""Labels that never go together, as an array of pairs: a million of them are one array, not a million objects."""
+"""Pairs of labels that never go together, as one array, so that a million pairs stay cheap."""
 
 from __future__ import annotations
 
@@ -21,28 +21,24 @@ __all__ = ["NeverTogether", "is_summary", "pairs_from_file", "ranges_text", "spe
 Pairs = npt.NDArray[np.int32]
 
 SPELLED_OUT = 20
-"""Up to this many pairs a rule is printed as `not (cat and dog) and ...`; above, its text is a summary."""
+"""Print up to this many pairs as `not (cat and dog) and ...`, more as a summary."""
 
 _SUMMARY = "never together: "
 
 
 class NeverTogether:
-    """The requirement that no pair of labels is predicted together; `pairs` as the user stated them.
+    """The requirement that no listed pair of labels is predicted together.
 
-    Forms: an (n, 2) array of label numbers (0 is the first label), a sequence of pairs of names, or a mapping
-    from a label number to the text of the numbers that it excludes (`{0: "3 5-9"}`). `by_number`: where none of the
-    names is a label, they are label numbers.
+    `pairs` is an (n, 2) array of label numbers (0 is the first label), a sequence of pairs of names, or a mapping from
+    a label number to the numbers it excludes (`{0: "3 5-9"}`). With `by_number`, names that match no label are read as
+    label numbers.
     """
 
     def __init__(self, pairs: Any, *, by_number: bool = False) -> None:
         self._stated, self._by_number = pairs, by_number
 
     def numbers(self, labels: Sequence[str]) -> Pairs:
-        """Return sorted, distinct pairs of label numbers.
-
-        Raises:
-            RuleError: If a pair names no two different labels.
-        """
+        """Return sorted, distinct pairs of label numbers. Raises RuleError for other pairs."""
         stated = self._stated
         if isinstance(stated, Mapping):
             pairs = _from_ranges(stated)
@@ -63,17 +59,17 @@ class NeverTogether:
 
 
 def summary(pairs: Pairs) -> str:
-    """Return the text of a rule with many pairs. It is no formula, so it cannot be mistaken for one."""
+    """Return a placeholder text for a rule with many pairs. It cannot be parsed as a formula."""
     return f"{_SUMMARY}{len(pairs)} pairs of labels"
 
 
 def is_summary(then: str) -> bool:
-    """Whether a rule's text stands for an array of pairs."""
+    """Return whether the text of a rule is a placeholder for an array of pairs."""
     return then.startswith(_SUMMARY)
 
 
 def spelled_out(pairs: Pairs, labels: Sequence[str]) -> Node:
-    """Return `not (cat and dog) and ...`."""
+    """Write pairs as a formula: `not (cat and dog) and ...`."""
     return conjunction(Not(And((Name(labels[h]), Name(labels[k])))) for h, k in pairs.tolist())
 
 
@@ -125,7 +121,7 @@ def _from_ranges(stated: Mapping[Any, Any]) -> npt.NDArray[np.int64]:
 
 
 def ranges_text(pairs: Pairs) -> dict[int, str]:
-    """Return `{0: "3 5-9"}` for sorted pairs; the inverse of reading it."""
+    """Write sorted pairs as `{0: "3 5-9"}`, the inverse of `_from_ranges`."""
     breaks = np.flatnonzero((np.diff(pairs[:, 0]) != 0) | (np.diff(pairs[:, 1]) != 1)) + 1
     starts = np.concatenate([[0], breaks])
     ends = np.concatenate([breaks, [len(pairs)]]) - 1
@@ -138,11 +134,7 @@ def ranges_text(pairs: Pairs) -> dict[int, str]:
 
 
 def pairs_from_file(name: str, folder: Path | None) -> NeverTogether:
-    """Read pairs from a file next to the rules file: `.npy` (label numbers) or `.csv` (names or numbers).
-
-    Raises:
-        RuleError: If there is no such file, or it holds something else.
-    """
+    """Read pairs from a file next to the rules file: `.npy` (label numbers) or `.csv` (names or numbers)."""
     if folder is None:
         raise RuleError(f"Expected pairs of labels. The file '{name[:80]}' can only be named in a rules file on disk.")
     if Path(name).name != name or Path(name).suffix not in (".npy", ".csv"):

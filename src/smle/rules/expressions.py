@@ -1,7 +1,7 @@
-"""The tree that every rule text becomes, and the canonical text that it prints back to.
+"""The expression tree of a rule, and the canonical text it prints to.
 
-The three doors (YAML, Python text, Python operators) build the same nodes, and `parse(to_text(node)) == node`.
-Nodes know nothing of inputs and outputs: names get their meaning when a rule is compiled.
+YAML, Python text and Python operators build the same nodes, and `parse(to_text(node)) == node`. Nodes do not know what
+is an input or an output: names get their meaning when a rule is compiled.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ MAX_BITS = 8192
 
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25
-_SHOWN = 80  # characters of a value or a text in a message
+_SHOWN = 80  # characters of a value or a text in an error message
 _BARE_NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A part of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse.
+    """A node of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse.
 
-    `asked`: the names of which it asks whether they are missing. Both are kept, since a part may stand in many places.
+    `asked`: the inputs tested with `is missing`. Both are stored, since a node may be shared by many parents.
     """
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
@@ -97,17 +97,17 @@ class Node:
             object.__setattr__(self, "asked", frozenset().union(*asked))
 
     def children(self) -> Iterator[Node]:
-        """Yield the parts of this node, from left to right."""
+        """Yield the child nodes, from left to right."""
         for value in vars(self).values():
             for item in value if isinstance(value, tuple) else (value,):
-                part = item[1] if isinstance(item, tuple) else item  # a sign or an operator stands in front
+                part = item[1] if isinstance(item, tuple) else item  # skip the sign or operator in front
                 if isinstance(part, Node):
                     yield part
 
 
 @dataclass(frozen=True)
 class Num(Node):
-    """A decimal that is not negative, exactly: `0.1` is one tenth."""
+    """A non-negative decimal, stored exactly: `0.1` is one tenth."""
 
     value: Fraction
 
@@ -118,26 +118,26 @@ class Num(Node):
 
 @dataclass(frozen=True)
 class Percent(Num):
-    """A number that is written in percent: `10 %` has the value one tenth."""
+    """A number written in percent: `10 %` is one tenth."""
 
 
 @dataclass(frozen=True)
 class Day(Node):
-    """A date, as its number of days from 1970-01-01."""
+    """A date, as days since 1970-01-01."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class Name(Node):
-    """An input, an output, a constant, a category or an option; context decides."""
+    """The name of an input, output, constant, category or option; context decides which."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Lookup(Node):
-    """`table[keys]`: the number that a table has for the categories of some inputs, or for stated ones."""
+    """`table[keys]`: the number in a table for the categories of some inputs, or for given categories."""
 
     table: str
     keys: tuple[Node, ...]
@@ -159,7 +159,7 @@ class Negative(Node):
 
 @dataclass(frozen=True)
 class Sum(Node):
-    """Terms with their signs (1 or -1); the first sign is 1."""
+    """Signed terms (1 or -1); the first sign is 1."""
 
     terms: tuple[tuple[int, Node], ...]
 
@@ -181,7 +181,7 @@ class Call(Node):
 
 @dataclass(frozen=True)
 class Compare(Node):
-    """A chain `a <= b < c`: one operator less than operands."""
+    """A chain `a <= b < c`, with one operator fewer than operands."""
 
     operands: tuple[Node, ...]
     operators: tuple[str, ...]
@@ -197,7 +197,7 @@ class Member(Node):
 
 @dataclass(frozen=True)
 class Missing(Node):
-    """`operand is missing`; its negation is `operand is known`."""
+    """`operand is missing`; `operand is known` is its negation."""
 
     operand: Name
 
@@ -215,61 +215,61 @@ class Not(Node):
 
 @dataclass(frozen=True)
 class And(Node):
-    """All parts hold. Build it with `conjunction`, which flattens."""
+    """All parts hold. Build it with `conjunction`, which flattens nested ones."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Or(Node):
-    """Some part holds. Build it with `disjunction`, which flattens."""
+    """Some part holds. Build it with `disjunction`, which flattens nested ones."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Implies(Node):
-    """Where `condition` holds, `conclusion` holds."""
+    """`conclusion` holds wherever `condition` does."""
 
     condition: Node
     conclusion: Node
 
 
 def is_condition(node: Node) -> bool:
-    """Whether a node holds or does not, by its form; a label's name is a condition only by what it names."""
+    """Return whether a node is true or false by its form. The name of a label is not: only its meaning says so."""
     if isinstance(node, Call):
         return node.function in COUNTS
     return isinstance(node, Truth | Compare | Member | Missing | Not | And | Or | Implies)
 
 
 def conjunction(parts: Iterable[Node]) -> Node:
-    """Join parts with `and`, flattening; one part stays as it is."""
+    """Join parts with `and`, flattening nested ones; a single part is returned as it is."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, And) else (part,))]
     return flat[0] if len(flat) == 1 else And(tuple(flat))
 
 
 def disjunction(parts: Iterable[Node]) -> Node:
-    """Join parts with `or`, flattening; one part stays as it is."""
+    """Join parts with `or`, flattening nested ones; a single part is returned as it is."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, Or) else (part,))]
     return flat[0] if len(flat) == 1 else Or(tuple(flat))
 
 
 def add(first: Node, more: Iterable[tuple[int, Node]]) -> Node:
-    """Return first + (signed terms); a sum on the left is continued, so `(a + b) + c` is `a + b + c`."""
+    """Return first + signed terms; a sum on the left is extended, so `(a + b) + c` is `a + b + c`."""
     start = first.terms if isinstance(first, Sum) else ((1, first),)
     terms = (*start, *more)
     return first if len(terms) == 1 else Sum(terms)
 
 
 def multiply(first: Node, more: Iterable[tuple[str, Node]]) -> Node:
-    """Return first times or over (factors); a product on the left is continued."""
+    """Return first times or over the factors; a product on the left is extended."""
     start = first.factors if isinstance(first, Product) else (("*", first),)
     factors = (*start, *more)
     return first if len(factors) == 1 else Product(factors)
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message, cut to a readable length."""
+    """Format a value for an error message, cut to a readable length."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         text = f"[{', '.join(value)}]"
     else:
@@ -281,9 +281,9 @@ def shown(value: object) -> str:
 
 
 def exact_number(value: object) -> Fraction | None:
-    """Return a number of Python or NumPy exactly, a float as the decimal that it prints.
+    """Return a Python or NumPy number exactly; a float is read as the decimal it prints.
 
-    None: it is no number, not finite, or of no reasonable size.
+    Returns None if the value is not a number, not finite, or of unreasonable size.
     """
     if isinstance(value, np.generic):
         value = Decimal(str(value)) if isinstance(value, np.floating) else value.item()
@@ -297,7 +297,7 @@ def exact_number(value: object) -> Fraction | None:
 
 
 def decimal_text(value: Fraction) -> str | None:
-    """Return the exact decimal text of a number, with an exponent if that is shorter; None if it has no end."""
+    """Return a number as exact decimal text, with an exponent if that is shorter, or None if the decimals never end."""
     rest, twos, fives = value.denominator, 0, 0
     twos = (rest & -rest).bit_length() - 1
     rest >>= twos
@@ -320,13 +320,13 @@ def decimal_text(value: Fraction) -> str | None:
 
 
 def quote_name(name: str) -> str:
-    """Return a name as rule text: bare if it can be, else in backticks (a backtick inside is doubled)."""
+    """Write a name as rule text: bare if possible, else in backticks (with inner backticks doubled)."""
     if _BARE_NAME.fullmatch(name) and name not in KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
 
-# Binding strengths, loosest first; a part that binds less than its place asks for is put in parentheses.
+# Binding strengths, loosest first; a part that binds more loosely than its place allows gets parentheses.
 _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
 
 
@@ -336,7 +336,7 @@ def to_text(node: Node) -> str:
 
 
 def quote(node: Node) -> str:
-    """Print a node for an error message, in quotes and cut to a readable length."""
+    """Print a node for an error message, quoted and cut to a readable length."""
     text = to_text(node)
     return f"'{text}'" if len(text) <= _SHOWN else f"'{text[: _SHOWN - 4]} ...'"
 
@@ -347,7 +347,7 @@ def _at(node: Node, level: int) -> str:
 
 
 def _print(node: Node) -> tuple[str, int]:
-    """Return the text and how strongly its outermost operator binds."""
+    """Return the text and the binding strength of its outermost operator."""
     match node:
         case Percent(value=value):
             return f"{decimal_text(100 * value)} %", _ATOM

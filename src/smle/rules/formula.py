@@ -1,6 +1,6 @@
-"""Where a rule applies, half-spaces of inputs; what it asks there, a CNF of linear literals. All in exact rationals.
+"""Half-spaces of inputs where a rule applies, and the CNF of linear literals it requires there, in exact rationals.
 
-The definition of "violated" lives here.
+"Violated" is defined here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Linear = tuple[tuple[int, Fraction], ...]
 
 
 def linear(coefficients: Mapping[int, Fraction] | Iterable[tuple[int, Fraction]]) -> Linear:
-    """Collect (index, coefficient) pairs into canonical sparse form, adding up repeated indices."""
+    """Convert (index, coefficient) pairs to canonical sparse form, adding up repeated indices."""
     pairs = coefficients.items() if isinstance(coefficients, Mapping) else coefficients
     total: dict[int, Fraction] = {}
     for index, value in pairs:
@@ -43,7 +43,7 @@ def linear(coefficients: Mapping[int, Fraction] | Iterable[tuple[int, Fraction]]
 
 
 def is_float32(value: Fraction) -> bool:
-    """Whether a number is 0 or a normal float32 number, exactly."""
+    """Return whether a number is 0 or a normal float32 number, exactly."""
     return not value or (TINY <= abs(value) <= LARGEST and nearest(value, BINARY32) == value)
 
 
@@ -56,8 +56,8 @@ def dot(form: Linear, point: Sequence[Fraction]) -> Fraction:
 class Row:
     """One half-space `coefficients . x <= bound` (`<` if strict) over the input columns.
 
-    Rows are stored scaled by a positive factor so that the first coefficient is 1 or -1: equal half-spaces
-    compare equal, and a row over one input is a comparison with a constant.
+    Rows are scaled so that the first coefficient is 1 or -1: equal half-spaces compare equal, and a row over one input
+    compares that input with a constant.
     """
 
     coefficients: Linear
@@ -78,16 +78,16 @@ class Row:
         return len(self.coefficients) == 1
 
     def contains(self, x: Sequence[Fraction]) -> bool:
-        """Evaluate the half-space at a point, exactly."""
+        """Return whether a point lies in the half-space, exactly."""
         value = dot(self.coefficients, x)
         return value < self.bound if self.strict else value <= self.bound
 
 
 @dataclass(frozen=True)
 class Polytope:
-    """The intersection of half-spaces with the domain. No rows: the whole domain.
+    """The intersection of half-spaces with the domain; without rows, the whole domain.
 
-    Rows are sorted and free of repetitions, so equal descriptions compare equal.
+    Rows are sorted and distinct, so equal descriptions compare equal.
     """
 
     rows: tuple[Row, ...] = ()
@@ -97,7 +97,7 @@ class Polytope:
         object.__setattr__(self, "rows", tuple(unique))
 
     def contains(self, x: Sequence[Fraction]) -> bool:
-        """Evaluate membership of a point, exactly."""
+        """Return whether a point lies in the polytope, exactly."""
         return all(row.contains(x) for row in self.rows)
 
 
@@ -105,9 +105,8 @@ class Polytope:
 class Literal:
     """`outputs . y + inputs . x <= bound` (`<` if strict), with exact rational coefficients.
 
-    Times `scale` it is the row that the user stated; `equal` says that it is one side of an equality. Literals that
-    differ in nothing else are equal. Those over inputs only say where a rule applies; in a clause every literal
-    mentions an output.
+    Multiplied by `scale`, it is the row that the user stated; `equal` marks one side of an equality. Both are ignored
+    in comparisons. A literal over inputs only says where a rule applies; in a clause, every literal mentions an output.
     """
 
     outputs: Linear
@@ -119,7 +118,7 @@ class Literal:
 
     @classmethod
     def of_sign(cls, output: int, positive: bool) -> Literal:
-        """Return `y >= 0` or, if not `positive`, `y < 0`: a label that is on, or off."""
+        """Return `y >= 0` (a label is on) or, if not `positive`, `y < 0` (it is off)."""
         return cls(((output, Fraction(-1 if positive else 1)),), (), Fraction(0), not positive)
 
     @property
@@ -130,23 +129,23 @@ class Literal:
 
     @property
     def sign(self) -> tuple[int, bool] | None:
-        """The output and whether it is >= 0, for a literal about the sign of one output (`<` or `>=`); else None."""
+        """(output, whether it is >= 0) if the literal is about the sign of one output, else None."""
         if len(self.outputs) != 1 or self.inputs or self.bound != 0 or self.strict != (self.outputs[0][1] > 0):
             return None
         return self.outputs[0][0], self.outputs[0][1] < 0
 
     def excess(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> Fraction:
-        """Return g.y + s.x - h: positive (or zero, if strict) means violated."""
+        """Return g.y + s.x - h. The literal is violated if this is positive, or zero if strict."""
         return dot(self.outputs, y) + dot(self.inputs, x) - self.bound
 
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
-        """Evaluate the literal, exactly."""
+        """Return whether the literal holds, exactly."""
         value = self.excess(y, x)
         return value < 0 if self.strict else value <= 0
 
 
 def is_held(literal: Literal) -> bool:
-    """Whether a literal compares one output with a number that float32 holds: equal to that it may be in any head."""
+    """Return whether a literal compares one output with a float32 number, so that every head can serve equality."""
     return len(literal.outputs) == 1 and not literal.inputs and is_float32(literal.bound / literal.outputs[0][1])
 
 
@@ -161,12 +160,12 @@ class Clause:
             raise ValueError("Expected a clause of literals that mention outputs. Got none, or one over inputs only.")
 
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
-        """Evaluate the clause, exactly."""
+        """Return whether the clause holds, exactly."""
         return any(literal.holds(y, x) for literal in self.literals)
 
 
 def exclusion(h: int, k: int) -> Clause:
-    """Return "not both" of two labels: `y_h < 0 or y_k < 0`."""
+    """Return the clause that two labels are not both on: `y_h < 0 or y_k < 0`."""
     return Clause((Literal.of_sign(h, False), Literal.of_sign(k, False)))
 
 
@@ -178,7 +177,7 @@ def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     if ordered.min() < 0:
         raise ValueError(f"Expected column numbers from 0. Got {ordered.min()}.")
     width = int(ordered.max()) + 1
-    codes = np.sort(ordered[:, 0] * width + ordered[:, 1])  # one key per pair: much faster than np.unique on rows
+    codes = np.sort(ordered[:, 0] * width + ordered[:, 1])  # one key per pair is much faster than np.unique on rows
     codes = codes[np.concatenate([[True], codes[1:] != codes[:-1]])]
     return np.stack([codes // width, codes % width], axis=1).astype(np.int32)
 
@@ -189,7 +188,7 @@ def _no_pairs() -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class CNF:
-    """An AND of clauses, and of exclusions `y_h < 0 or y_k < 0` kept as an array of pairs (h, k), h < k."""
+    """An AND of clauses and of exclusions `y_h < 0 or y_k < 0`, kept as an array of pairs (h, k), h < k."""
 
     clauses: tuple[Clause, ...] = ()
     exclusions: npt.NDArray[np.int32] = field(default_factory=_no_pairs)
@@ -215,7 +214,7 @@ class CNF:
         return len(self.clauses) + len(self.exclusions)
 
     def holds(self, y: Sequence[Fraction], x: Sequence[Fraction]) -> bool:
-        """Evaluate the formula, exactly."""
+        """Return whether the formula holds, exactly."""
         if not all(clause.holds(y, x) for clause in self.clauses):
             return False
         if not len(self.exclusions):
@@ -224,5 +223,5 @@ class CNF:
         return not bool((positive[self.exclusions[:, 0]] & positive[self.exclusions[:, 1]]).any())
 
     def expanded(self) -> tuple[Clause, ...]:
-        """Return all clauses as objects, exclusions included (for small formulas)."""
+        """Return all clauses as objects, exclusions included. For small formulas."""
         return self.clauses + tuple(exclusion(h, k) for h, k in self.exclusions.tolist())

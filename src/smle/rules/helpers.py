@@ -1,4 +1,4 @@
-"""The properties of the paper's experiments, each a few lines on top of the general form."""
+"""Functions that state common rules, among them those of the paper's experiments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def rule(
     owner: str | None = None,
     since: Any = None,
 ) -> RuleText:
-    """State a rule: `when` (None: always) and `then` are texts or Python conditions.
+    """State a rule. `when` (None: always) and `then` are texts or Python conditions.
 
-    What it is for, where it comes from, who answers for it, and since which date it holds, is kept with it.
+    `description`, `source`, `owner` and `since` are kept as metadata.
 
     Raises:
-        RuleError: If there is no `then`, or `since` is no date.
+        RuleError: If `then` is missing, or `since` is not a date.
     """
     if then is None:
         raise RuleError(f"Rule '{name}': expected then=..., the requirement. Got nothing.")
@@ -52,12 +52,12 @@ def linear_rule(
     outputs: Sequence[str],
     name: str = "linear",
 ) -> RuleText:
-    """State `Q x <= q  =>  R y <= r` from matrices; Q None means always.
+    """State `Q x <= q  =>  R y <= r` from matrices. With Q=None it always applies.
 
     A float is read as its shortest decimal. Shapes: Q (rows, inputs), q (rows,), R (rows, outputs), r (rows,).
 
     Raises:
-        RuleError: If shapes do not fit.
+        RuleError: If shapes do not match.
     """
     when = None if Q is None or q is None else Condition(_rows(Q, q, inputs, "Q x <= q"))
     return RuleText(name, when, Condition(_rows(R, r, outputs, "R y <= r")))
@@ -81,17 +81,16 @@ def _rows(matrix: npt.ArrayLike, bounds: npt.ArrayLike, names: Sequence[str], wh
 
 
 def mutually_exclusive(pairs: npt.NDArray[np.integer[Any]] | Sequence[tuple[str, str]]) -> NeverTogether:
-    """Return the requirement that no pair of labels is predicted together.
+    """Require that no listed pair of labels is predicted together.
 
     Args:
-        pairs: An (n, 2) array of label numbers (0 is the first label), or pairs of names. A million pairs stay
-            one array.
+        pairs: An (n, 2) array of label numbers (0 is the first label), or pairs of names.
     """
     return NeverTogether(pairs if isinstance(pairs, np.ndarray) else list(pairs))
 
 
 def bounded_change(delta: Any, outputs: Sequence[str]) -> Condition:
-    """Return |y_(t+1) - y_t| <= delta for neighboring outputs, as in a forecast of several steps.
+    """Require |y_(t+1) - y_t| <= delta for neighboring outputs, as in a forecast of several steps.
 
     Raises:
         RuleError: If there are fewer than two outputs.
@@ -104,7 +103,7 @@ def bounded_change(delta: Any, outputs: Sequence[str]) -> Condition:
 
 
 def forbidden_pairs_from_data(Y: npt.ArrayLike, quantile: float) -> npt.NDArray[np.int32]:
-    """Return the pairs of labels that occur together no more often than the given quantile of all pairs.
+    """Find the pairs of labels that rarely occur together: no more often than a quantile of all pairs.
 
     Args:
         Y: True labels, shape (rows, labels), 0 or 1.
@@ -114,7 +113,7 @@ def forbidden_pairs_from_data(Y: npt.ArrayLike, quantile: float) -> npt.NDArray[
         Pairs of label numbers, shape (pairs, 2), for `mutually_exclusive`.
 
     Raises:
-        RuleError: If Y is no 0/1 table of at least two labels, or the quantile is not between 0 and 1.
+        RuleError: If Y is not a 0/1 table of at least two labels, or the quantile is not between 0 and 1.
     """
     table = np.asarray(Y)
     if table.ndim != 2 or table.shape[1] < 2 or not len(table) or not np.isin(table, (0, 1)).all():

@@ -1,4 +1,4 @@
-"""Membership in whole numbers of steps: what floats stand for on a grid, and whether that breaks rules. Exact."""
+"""Exact rule checks on a grid: which whole numbers of steps floats stand for, and which rules these break."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def read_steps(values: Array, steps: list[Fraction | None]) -> tuple[Array, Mask]:
-    """Return the whole numbers of steps that floats stand for (n, c), and whether each does; others are 0."""
+    """Return the whole numbers of steps (n, c) that floats stand for, and a mask; 0 where there is no such number."""
     whole, on = np.zeros(values.shape), np.ones(values.shape, dtype=bool)
     for c, step in enumerate(steps):
         if step is None:
@@ -38,14 +38,14 @@ def read_steps(values: Array, steps: list[Fraction | None]) -> tuple[Array, Mask
 
 
 def rows_on_grid(grid: Grid, X: Array, Y: Array) -> tuple[Array, Array, Mask]:
-    """Return inputs and outputs in steps, and the rows (n,) in which all of them are on the grid."""
+    """Return inputs and outputs in steps, and a mask (n,) of the rows that lie on the grid."""
     kx, on_x = read_steps(X, list(grid.input_steps))
     k, on_y = read_steps(Y, list(grid.steps))
     return kx, k, np.asarray(on_x.all(axis=1) & on_y.all(axis=1))
 
 
 def rules_broken(spec: Specification, grid: Grid, X: Array, kx: Array, k: Array) -> Mask:
-    """Return for each row and rule whether numbers in steps break it; X has the real inputs. Shape (n, rules)."""
+    """Return which rules each row breaks, given in steps; X has the real inputs. Shape (n, rules)."""
     judge = _Judge(grid, X, kx, k)
     result = np.zeros((len(k), len(spec.rules)), dtype=bool)
     for r, rule in enumerate(spec.rules):
@@ -58,7 +58,7 @@ class _Judge:
         self.grid, self.X, self.kx, self.k = grid, X, kx, k
 
     def on(self, rule: Rule) -> Mask:
-        """Return the rows in which a rule is on."""
+        """Return a mask of the rows in which a rule applies."""
         found = np.zeros(len(self.k), dtype=bool)
         for region in rule.regions:
             inside = np.ones(len(self.k), dtype=bool)
@@ -73,7 +73,7 @@ class _Judge:
         return found
 
     def holds(self, requirement: CNF) -> Mask:
-        """Return the rows that satisfy a requirement."""
+        """Return a mask of the rows that satisfy a requirement."""
         result = np.ones(len(self.k), dtype=bool)
         for clause in requirement.clauses:
             met = np.zeros(len(self.k), dtype=bool)
@@ -83,7 +83,7 @@ class _Judge:
         return result
 
     def at_most(self, y: Mapping[int, Fraction], x: Mapping[int, Fraction], bound: Fraction, strict: bool) -> Mask:
-        """Return the rows in which a sum is at most a number, or below it: in Python's whole numbers."""
+        """Return a mask of the rows whose sum is at most the bound (below it if strict), in Python integers."""
         steps = self.grid.input_steps
         own = {i: g * self.grid.steps[i] for i, g in y.items()}
         stepped = {j: v * step for j, v in x.items() if (step := steps[j]) is not None}

@@ -1,4 +1,4 @@
-"""What to write instead of words and functions that other languages have, and rules do not."""
+"""Advice for words, signs and functions of other languages that the rule language does not have."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CALLS = {
     "one_of": "exactly_one(a, b)",
     "count": "at_most(2, a, b, c)",
 }
-_CHARACTERS = {  # by what they look like in texts from elsewhere
+_CHARACTERS = {  # keyed by what is pasted from elsewhere
     **dict.fromkeys("\u2212\u2013\u2014", "Write '-' for minus."),
     **dict.fromkeys("\u00d7\u00b7", "Write '*' to multiply."),
     "÷": "Write '/' to divide.",
@@ -65,7 +65,7 @@ _CHARACTERS = {  # by what they look like in texts from elsewhere
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'speed'?" for a near miss, else a list of what is known, else nothing."""
+    """Return " Did you mean 'speed'?" for a near miss, else the list of known names, else ""."""
     pool = known[:5000]
     near = difflib.get_close_matches(name[:100], pool, n=1, cutoff=cutoff)
     near = near or [k for k in pool if k.lower() == name.lower()][:1]
@@ -78,13 +78,13 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float
 
 
 def instead_of_character(character: str) -> str:
-    """Return " Write '-' for minus." for a character that rules do not have, or nothing."""
+    """Return advice such as " Write '-' for minus." for an unsupported character, or ""."""
     advice = _CHARACTERS.get(character)
     return "" if advice is None else f" {advice}"
 
 
 def instead_of_function(name: str, known: tuple[str, ...]) -> str:
-    """Return what to write instead of a function that is none of rules."""
+    """Return what to write instead of an unknown function."""
     lowered = name.lower()
     if lowered in known:
         return f" Write '{lowered}' in lower case."
@@ -100,14 +100,10 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
 
 
 def instead_of_word(word: str, before: str, following: tuple[str, ...], sides: tuple[str, str] | None) -> str | None:
-    """Return what to write instead of a word that stands where an operator must; None if nothing is known of it.
+    """Return what to write instead of a word found where an operator must be, or None if the word is unknown.
 
-    Args:
-        word: The word, in lower case.
-        before: The token in front of it.
-        following: The tokens behind it, in lower case.
-        sides: The texts left and right of it, if they are the whole rule and short.
-
+    `word`, the token `before` it and those `following` are in lower case. `sides` are the texts left and right of it,
+    if they make up the whole rule and are short.
     """
     left, right = sides or ("A", "B")
     if word in _JOINED:

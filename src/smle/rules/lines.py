@@ -1,4 +1,4 @@
-"""Which line of a rules file an error is about."""
+"""Line numbers in errors about rules files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["located"]
 
 @contextmanager
 def located(value: object) -> Iterator[None]:
-    """Prefix errors about a value from a file with its line."""
+    """Prefix errors about a value with the line of the file it came from."""
     try:
         yield
     except RuleError as error:

@@ -1,8 +1,8 @@
-"""Tables of numbers by category, `cap[article]`: as they are stated, in a file beside the rules, and as rule text.
+"""Tables of numbers by category, `cap[article]`: reading, printing and use in rules.
 
-A table has a number for every category of its keys. One key is linear: of the 0/1 columns of a category exactly one is
-1, so `cap[article]` is the sum of its numbers times these columns. Of several keys all but the longest are conditions:
-a rule becomes one rule for each of their categories.
+A table has a number for every category of its keys. A lookup by one key is linear: exactly one of the 0/1 columns of a
+category is 1, so `cap[article]` is the sum of the numbers times these columns. With several keys, all but the longest
+become conditions: one rule for each of their categories.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 MAX_CELLS = 200_000
-"""Most numbers of a table."""
-_MAX_SPLIT = 1_000  # rules that one rule with several keys may become
-_LISTED = 3  # categories that a message names
+"""Most numbers in a table."""
+_MAX_SPLIT = 1_000  # rules that one rule with several keys may expand to
+_LISTED = 3  # categories that an error message names
 _PARTS = ("key", "keys", "values", "default", "file", "column")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers by category: `values` has one for every category of the keys, those of the last key next to each other.
+    """Numbers by category: one for every combination of categories of `keys`, the last key varying fastest.
 
     `keys` are names of categorical inputs.
     """
@@ -58,7 +58,7 @@ class Table:
 
 
 class Entry(NamedTuple):
-    """What a clause looks up: the columns of the input, and a name for each of them, such as `cap[art017]`."""
+    """A lookup in a clause: the columns of the input, and a name such as `cap[art017]` for each."""
 
     columns: slice
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFile:
-    """Rows of a CSV file: a dict of texts by the name of the column, each."""
+    """The rows of a CSV file, each a dict of texts by column name."""
 
     name: str
     columns: tuple[str, ...]
@@ -74,11 +74,7 @@ class TableFile:
 
     @classmethod
     def read(cls, name: str, folder: Path | None) -> TableFile:
-        """Read a CSV file whose first row names its columns; the path is relative to the rules file.
-
-        Raises:
-            RuleError: If there is no such file, or it is no CSV file with a header.
-        """
+        """Read a CSV file whose first row names its columns; the path is relative to the rules file."""
         if folder is None:
             raise RuleError(f"The file '{name[:80]}' can only be named in a rules file on disk.")
         if Path(name).is_absolute() or Path(name).suffix.lower() != ".csv":
@@ -109,14 +105,11 @@ def read_table(name: str, stated: Any, inputs: Mapping[str, Sequence[str]], to_n
     """Read one table.
 
     Args:
-        name: Its name.
+        name: The name of the table.
         stated: `{key: article, values: {a: 1, b: 2}, default: 3}`; `keys: [article, region]` with a mapping for each
             category of the first; or `{key: article, file: TableFile, column: price}`.
         inputs: The categories of the categorical inputs, by name.
         to_number: Reads a number: (value, what it is) -> Fraction.
-
-    Raises:
-        RuleError: If a category is missing and there is no default, or something is no table.
     """
     what = f"Table '{name}'"
     if isinstance(stated, Table):
@@ -177,7 +170,7 @@ def _keys(stated: Mapping[str, Any], inputs: Mapping[str, Sequence[str]], what: 
 
 
 def _cells(given: Mapping[Any, Any], depth: int, what: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield numbers by categories, of mappings inside of mappings."""
+    """Yield (categories, number) from nested mappings."""
     for category, inner in given.items():
         with located(category):
             if depth == 1:
@@ -216,7 +209,7 @@ def _from_file(
 
 
 def table_lines(table: Table, categories: Sequence[Sequence[str]], scalar: Any) -> list[str]:
-    """Print a table as a rules file states it. `scalar` prints a name in a list."""
+    """Print a table as in a rules file. `scalar` formats a name in a list."""
     keys = ", ".join(scalar(key, flow=True) for key in table.keys)
     lines = [f"  {scalar(table.name)}:", f"    {f'keys: [{keys}]' if len(table.keys) > 1 else f'key: {keys}'}"]
     lines.append("    values:")
@@ -238,7 +231,7 @@ def table_lines(table: Table, categories: Sequence[Sequence[str]], scalar: Any) 
 
 
 def lookups_in(node: Node | None) -> Iterator[Lookup]:
-    """Yield the lookups of a tree, from left to right."""
+    """Yield the lookups in a tree, from left to right."""
     if isinstance(node, Lookup):
         yield node
     elif node is not None:
@@ -249,19 +242,16 @@ def lookups_in(node: Node | None) -> Iterator[Lookup]:
 def split(
     when: Node | None, then: Node, tables: Mapping[str, Table], categories: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Node | None, Node]]:
-    """Yield a rule without lookups by two inputs at once: what its name gets, its `when` and its `then`.
+    """Split a rule so that each part looks up by one input at a time; yield (name suffix, `when`, `then`).
 
-    All keys but the longest become conditions: `cap[article, region]` is `region == north -> cap[article, north]`, and
-    so on. A rule that looks up by one input at a time stays as it is.
-
-    Raises:
-        RuleError: If it would become too many rules.
+    All keys but the longest become conditions: `cap[article, region]` becomes `region == north -> cap[article, north]`
+    and so on. Other rules are yielded unchanged. Raises RuleError if there would be too many rules.
     """
     gates: list[str] = []
     for lookup in (*lookups_in(when), *lookups_in(then)):
         table = tables.get(lookup.table)
         if table is None or len(table.keys) != len(lookup.keys):
-            continue  # which is refused when it is compiled
+            continue  # refused later, when the rule is compiled
         open_ = [key for key, node in zip(table.keys, lookup.keys, strict=True) if node == Name(key)]
         longest = max(open_, key=lambda key: len(categories[key]), default=None)
         gates += [key for key in open_ if key != longest and key not in gates]
@@ -270,8 +260,8 @@ def split(
         return
     if math.prod(len(categories[key]) for key in gates) > _MAX_SPLIT:
         raise RuleError(
-            f"Looked up by {', '.join(gates)} beside a longer key, it becomes more than {_MAX_SPLIT:,} rules. Look it "
-            "up by inputs with fewer categories."
+            f"A lookup by {', '.join(gates)} and a longer key becomes more than {_MAX_SPLIT:,} rules. Look numbers up "
+            "by inputs with fewer categories."
         )
     for chosen in product(*(categories[key] for key in gates)):
         fixed = dict(zip(gates, chosen, strict=True))
@@ -282,7 +272,7 @@ def split(
 
 
 def _fixed(node: Node, chosen: Mapping[str, str], tables: Mapping[str, Table]) -> Node:
-    """Return a tree in which lookups by several inputs name the chosen categories."""
+    """Replace the keys of lookups by several inputs with the chosen categories."""
     if isinstance(node, Lookup):
         if sum(isinstance(key, Name) and key.name in tables[node.table].keys for key in node.keys) < 2:
             return node
@@ -299,21 +289,21 @@ def _fixed(node: Node, chosen: Mapping[str, str], tables: Mapping[str, Table]) -
 
 
 def place_of(table: Table, keys: Iterable[int | None], sizes: Sequence[int]) -> list[int]:
-    """Return the places in `values` of a table with some keys fixed, in the order of the categories of the others."""
+    """Return positions in `values` with some keys fixed, in the order of the categories of the others."""
     ranges = [range(size) if key is None else (key,) for key, size in zip(keys, sizes, strict=True)]
     steps = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return [sum(k * step for k, step in zip(cell, steps, strict=True)) for cell in product(*ranges)]
 
 
 def entry_text(name: str, categories: Iterable[str]) -> str:
-    """Return the name of a number in a table, as a rule would look it up: `cap[art017]`."""
+    """Name a number in a table as a rule would look it up: `cap[art017]`."""
     return to_text(Lookup(name, tuple(map(Name, categories))))
 
 
 def entries_of(rule: Rule, spec: Specification) -> list[list[Entry]]:
-    """Return for every clause of a rule the tables that it looks numbers up in; none for most.
+    """Return, for every clause of a rule, the tables it looks numbers up in; most clauses have none.
 
-    A clause that reads multiples of one table of the rule names that one; else it names all that it may read.
+    A clause that reads a multiple of one table names that table; otherwise it names all tables it may read.
     """
     found = [lookup for tree in rule.trees for lookup in lookups_in(tree)]
     if not found:
@@ -357,7 +347,7 @@ def _category_of(key: Node) -> str:
 
 
 def _is_multiple(read: Mapping[int, Fraction], entry: Entry, values: Sequence[Fraction]) -> bool:
-    """Whether a literal reads a table times a number, and nothing else of the input."""
+    """Return whether a literal reads a multiple of a table, and nothing else of that input."""
     own = [read.get(k, Fraction(0)) for k in range(entry.columns.start, entry.columns.stop)]
     factors = {a / b for a, b in zip(own, values, strict=True) if b}
     return len(factors) == 1 and all(b or not a for a, b in zip(own, values, strict=True))

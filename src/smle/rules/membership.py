@@ -1,7 +1,7 @@
-"""Which rules bind which rows of data, and which are broken: vectorized in float64, exact near borders.
+"""Which rules apply to rows of data, and which are broken: vectorized in float64, decided exactly near borders.
 
-Regions are read as the deployed guard reads them where one input is compared with a constant (0.1 means the
-float nearest to 0.1, in the format of the data); everything else is the exact value of the given floats.
+A comparison of one input with a constant is read as the deployed guard reads it (0.1 means the float nearest to 0.1, in
+the format of the data). Everything else uses the exact values of the floats.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["active", "broken", "clause_holds", "excluded", "meant", "requirement
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = 2.0**-52
-_LONG = 32  # terms of a sum of which most are 0
+_LONG = 32  # terms of a sum, most of which are 0
 
 
 def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
-    """Return for each row of inputs whether the rule is on. Shapes: X (n, d) -> (n,)."""
+    """Return a mask of the rows in which the rule applies. Shapes: X (n, d) -> (n,)."""
     result = np.zeros(len(X), dtype=bool)
     for region in rule.regions:
         result |= _inside(region, X)
@@ -35,9 +35,9 @@ def active(rule: Rule, X: npt.NDArray[np.floating[Any]]) -> Mask:
 
 
 def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
-    """Return for each row and rule whether the exact pair of floats breaks it. Shapes: (n, d), (n, m) -> (n, r).
+    """Return which rules each row of inputs and outputs breaks, exactly. Shapes: (n, d), (n, m) -> (n, r).
 
-    Floats on a grid count as the numbers of steps that they stand for.
+    On a grid, floats count as the whole numbers of steps they stand for.
     """
     if spec.grid is not None:
         kx, k, on = rows_on_grid(spec.grid, X, Y)
@@ -50,7 +50,7 @@ def broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> M
 def meant(
     spec: Specification | None, x: npt.NDArray[np.floating[Any]], y: Array
 ) -> tuple[list[Fraction], list[Fraction]]:
-    """Return the exact numbers that one row of floats (d,), (m,) counts as, 0 for those that are not finite."""
+    """Return the exact numbers that a row of floats (d,), (m,) counts as; non-finite ones become 0."""
     numbers = [[Fraction(float(v)) if np.isfinite(v) else Fraction(0) for v in part] for part in (x, y)]
     if spec is not None and (grid := spec.grid) is not None:
         kx, k, on = rows_on_grid(grid, x[None], y[None])
@@ -64,7 +64,7 @@ def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> 
     result = np.zeros((len(X), len(spec.rules)), dtype=bool)
     for r, rule in enumerate(spec.rules):
         on = active(rule, X)
-        if on.all():  # without copies
+        if on.all():  # avoids copies
             result[:, r] = ~requirement_holds(rule.requirement, X, Y)
         elif on.any():
             result[on, r] = ~requirement_holds(rule.requirement, X[on], Y[on])
@@ -72,7 +72,7 @@ def _broken(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: Array) -> 
 
 
 def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
-    """Evaluate a requirement on each pair of rows, exactly. Shapes: (n, d), (n, m) -> (n,)."""
+    """Return a mask of the rows that satisfy a requirement, exactly. Shapes: (n, d), (n, m) -> (n,)."""
     result = np.ones(len(X), dtype=bool)
     for clause in requirement.clauses:
         result &= clause_holds(clause, X, Y)
@@ -81,11 +81,11 @@ def requirement_holds(requirement: CNF, X: npt.NDArray[np.floating[Any]], Y: Arr
     return result
 
 
-_FEW_PAIRS = 1_000  # more are looked up, for the labels that are on in a row
+_FEW_PAIRS = 1_000  # beyond this, look up pairs only for the labels that are on
 
 
 def excluded(on: Mask, pairs: npt.NDArray[np.int32]) -> Mask:
-    """Return for each pattern of labels whether it contains an excluded pair. Shapes: (n, m), (p, 2) -> (n,)."""
+    """Return a mask of the label patterns that contain an excluded pair. Shapes: (n, m), (p, 2) -> (n,)."""
     result = np.zeros(len(on), dtype=bool)
     crowded = np.flatnonzero(on.sum(axis=1) > 1) if len(pairs) else ()
     if not len(crowded):
@@ -106,7 +106,7 @@ def excluded(on: Mask, pairs: npt.NDArray[np.int32]) -> Mask:
 
 
 def clause_holds(clause: Clause, X: npt.NDArray[np.floating[Any]], Y: Array) -> Mask:
-    """Evaluate a clause on each pair of rows, exactly."""
+    """Return a mask of the rows that satisfy a clause, exactly."""
     result = np.zeros(len(X), dtype=bool)
     for literal in clause.literals:
         result |= _literal_holds(literal, X, Y)
@@ -147,7 +147,7 @@ def _literal_holds(literal: Literal, X: npt.NDArray[np.floating[Any]], Y: Array)
 
 
 def _exact(form: Linear, row: npt.NDArray[np.floating[Any]]) -> Fraction:
-    """Evaluate a form at a row of floats; of a long one most are 0."""
+    """Evaluate a form at a row of floats, skipping zeros: most terms of a long form are 0."""
     terms = ((q, row[i]) for i, q in form)
     return sum((q * Fraction(float(v)) for q, v in terms if v), Fraction(0))
 
@@ -155,7 +155,7 @@ def _exact(form: Linear, row: npt.NDArray[np.floating[Any]]) -> Fraction:
 def _compare(
     parts: Sequence[tuple[npt.NDArray[np.floating[Any]], Any]], bound: Fraction, *, strict: bool, exactly: Any
 ) -> Mask:
-    """Compare sums with a bound in float64; where the rounding error could matter, decide exactly."""
+    """Compare sums with a bound in float64, and exactly wherever rounding could change the result."""
     single = [(values[:, i], q) for values, form in parts for i, q in form]
     if len(single) == 1 and abs(single[0][1]) == 1:
         column, q = single[0]
@@ -170,7 +170,7 @@ def _compare(
             columns, factors = np.array([i for i, _ in form]), np.array([float(q) for _, q in form])
             together = len(columns) == columns[-1] - columns[0] + 1
             own = values[:, columns[0] : columns[-1] + 1] if together else values[:, columns]
-            rows, places = own.nonzero()  # of the columns of a category one
+            rows, places = own.nonzero()  # one column per category
             products = own[rows, places].astype(np.float64) * factors[places]
             value += np.bincount(rows, products, len(value))
             size += np.bincount(rows, np.abs(products), len(value))

@@ -1,7 +1,7 @@
-"""Rules that differ only in category and numbers, merged into one that looks the numbers up.
+"""Merges rules that differ only in category and numbers into one that looks the numbers up.
 
-`when article == a, then price <= 10`, and so on for a thousand articles, says what `price <= cap[article]` says. What
-is proved and served is the table: one limit in the place of a thousand. Each rule keeps its name, as an entry.
+A thousand rules like `when article == a, then price <= 10` mean the same as `price <= cap[article]`. The merged rule is
+what is proved and served: one limit instead of a thousand. Each rule keeps its name, as an entry.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["merged"]
 
-_MANY = 24  # rules that are merged; fewer are served as quickly one by one
+_MANY = 24  # fewer rules are served as quickly one by one
 _ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A rule about one member of a group: the conditions beside it, and the numbers of its literals."""
+    """A rule about one member of a group: its other conditions, and the bounds of its literals."""
 
     index: int
     member: int
@@ -35,7 +35,7 @@ class _Part:
 
 
 def merged(spec: Specification) -> Specification:
-    """Return the rules with those merged that differ only in category and numbers; the same object if none are."""
+    """Merge rules that differ only in category and numbers; return the same object if there are none."""
     buckets: dict[Hashable, list[_Part]] = {}
     repeated: dict[Hashable, int] = {}
     for part in _parts(spec):
@@ -57,7 +57,7 @@ def merged(spec: Specification) -> Specification:
 
 
 def _parts(spec: Specification) -> Iterator[_Part]:
-    """Yield the rules that ask for one member of a group, and limit numbers there."""
+    """Yield the rules that require one member of a group and limit numbers there."""
     from smle.rules.specification import Number
 
     group = {k: g for g, own in enumerate(spec.one_hot) if len(own) >= _MANY for k in own}
@@ -85,16 +85,16 @@ def _parts(spec: Specification) -> Iterator[_Part]:
 
 
 def _member(row: Row) -> int:
-    """Return the column that a row asks to be 1; -1: it asks for something else."""
+    """Return the column that a row requires to be 1, or -1 if it requires something else."""
     ((column, value),) = row.coefficients
     return column if value == row.bound == -1 and not row.strict else -1
 
 
 def _table(spec: Specification, parts: Sequence[_Part], names: set[str]) -> Rule:
-    """Return one rule in the place of several."""
+    """Merge several rules into one."""
     parts = sorted(parts, key=lambda part: part.member)
     rows, whole = list(parts[0].rows), spec.one_hot[parts[0].group]
-    if len(parts) < len(whole):  # no other member is asked for anything
+    if len(parts) < len(whole):  # leave out the members that have no rule
         rows.append(Row(tuple((part.member, -_ONE) for part in parts), -_ONE))
     rule = spec.rules[min(part.index for part in parts)]
     clauses, place = [], 0

@@ -1,10 +1,7 @@
-"""Expression trees to polytopes and CNF, exactly.
+"""Normal form: negations pushed down to comparisons, and `abs`, `max`, `min` and counts written out as cases, exactly.
 
-Negations are pushed to the comparisons (a flipped comparison flips strictness), abs, max and min become cases,
-then the formula is distributed: OR of ANDs for `when`, AND of ORs for `then`. Both are bounded.
-
-At a tie of scores neither `advice == left` nor `advice != left` holds: whichever way a tie is broken, what
-was required is true.
+Negating a comparison flips its strictness. At a tie of scores, neither `advice == left` nor `advice != left` holds, so
+what a rule requires is true however the tie is broken.
 """
 
 from __future__ import annotations
@@ -53,14 +50,14 @@ _OPPOSITE = {"<=": ">", "<": ">=", ">=": "<", ">": "<=", "==": "!=", "!=": "=="}
 
 
 class All(NamedTuple):
-    """An AND; without parts it is true. `size` counts the literals that a walk would meet."""
+    """An AND; true without parts. `size` counts the literals in it."""
 
     parts: tuple[Formula, ...]
     size: int = 1
 
 
 class Some(NamedTuple):
-    """An OR; without parts it is false. `size` counts the literals that a walk would meet."""
+    """An OR; false without parts. `size` counts the literals in it."""
 
     parts: tuple[Formula, ...]
     size: int = 1
@@ -71,28 +68,16 @@ TRUE, FALSE = All(()), Some(())
 
 
 def normal_form(node: Node, names: Vocabulary, *, conjunctive: bool = True) -> Formula:
-    """Return the formula with negations pushed into the comparisons.
+    """Return a condition with negations pushed into its comparisons. Raises RuleError if it is not linear or too large.
 
-    Args:
-        node: The condition.
-        names: What names mean.
-        conjunctive: Whether counts are written as an AND of ORs, else as an OR of ANDs; both say the same, and the
-            form that is asked for next costs nothing more.
-
-    Raises:
-        RuleError: If the node is no condition, is not linear, uses an unknown name, or grows too large.
-
+    With `conjunctive`, counts are written as an AND of ORs, otherwise as an OR of ANDs. Choose the form that the result
+    is distributed to next: it then costs nothing more.
     """
     return _Normalizer(names, conjunctive).normal_form(node, True)
 
 
 def counted(node: Call, names: Vocabulary) -> tuple[int, int, tuple[Node, ...]]:
-    """Return how many conditions must hold at least, how many may hold at most, and the conditions.
-
-    Raises:
-        RuleError: If the number is missing or not a whole number from 0 on, or there are fewer than two conditions.
-
-    """
+    """Return the least and most conditions of a count that may hold, and the conditions."""
     kind, count, conditions = node.function, 1, node.arguments
     if kind.endswith("_one"):
         kind = kind.removesuffix("_one")
@@ -118,12 +103,12 @@ def _count(node: Call, names: Vocabulary) -> int:
 
 
 class _Normalizer:
-    """Caches results: `exactly_one` needs each argument and its negation, at every level."""
+    """Normalizes with a cache: `exactly_one` needs each argument and its negation, at every level."""
 
     def __init__(self, names: Vocabulary, conjunctive: bool) -> None:
         self._names = names
         self._conjunctive = conjunctive
-        self._seen: dict[tuple[int, bool], Formula] = {}  # by the identity of a node, so nodes must stay alive
+        self._seen: dict[tuple[int, bool], Formula] = {}  # keyed by id, so nodes must stay alive
         self._kept: list[Node] = []
 
     def normal_form(self, node: Node, positive: bool) -> Formula:
@@ -165,10 +150,10 @@ class _Normalizer:
         raise _not_a_condition(node, names)
 
     def _missing(self, name: str, positive: bool) -> Formula:
-        """Return "an input is missing", or that it is known, in the form in which regions are small.
+        """Return "the input is missing" or its negation, in whichever form gives small regions.
 
-        Where it is missing it has its stand-in: then it never meets a rule about other values. A region says so; a
-        clause says it of where the rule does not apply.
+        A missing input always has its stand-in value, so it never meets rules about other values. A region states this;
+        a clause states it where the rule does not apply.
         """
         flag, values = self._names.missing(name)
         if positive:
@@ -177,10 +162,10 @@ class _Normalizer:
         return _joined(known, conjunctive=False)
 
     def _counted(self, node: Call, positive: bool) -> Formula:
-        """Return a count over all groups of a size: "one of any k + 1 does not hold", or "some n - k do not hold".
+        """Expand a count over all groups of one size.
 
-        The first is an AND of ORs, the second an OR of ANDs. The negation of one has the shape of the other, with
-        every argument negated.
+        "At most k" is "of any k + 1, one fails" (an AND of ORs) or "some n - k fail" (an OR of ANDs). The negation of
+        either has the other shape, with every argument negated.
         """
         least, most, conditions = counted(node, self._names)
         size = len(conditions)
@@ -208,16 +193,15 @@ class _Normalizer:
 
 
 def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
-    """Return "a number is one of these" as comparisons: `by_gaps` an AND of ORs, else an OR of ANDs.
+    """Return "a number is one of these" as comparisons: an AND of ORs if `by_gaps`, else an OR of ANDs.
 
-    Raises:
-        RuleError: If the list may as well be a range.
-
+    Raises RuleError if the list could be meant as a range.
     """
     operand = node.operand
     if isinstance(operand, Name) and operand.name in names.labels:
         raise RuleError(f"'{operand.name}' is a label, true or false: write '{operand.name}' or 'not {operand.name}'.")
-    affine(operand, names, divisor_of(Compare((operand, Num(Fraction(0))), ("==",)), names))  # reads the name first
+    # Raises for an unknown name first.
+    affine(operand, names, divisor_of(Compare((operand, Num(Fraction(0))), ("==",)), names))
     stated = [(affine(option, names), option) for option in node.options]
     equal = [Compare((operand, option), ("==",)) for option in node.options]
     if not all(form.is_constant for form, _ in stated):
@@ -229,7 +213,7 @@ def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
         raise RuleError(
             f"{quote(node)} may mean a range or two values. Write {quote(between)}, or {quote(disjunction(equal))}."
         )
-    runs: list[list[tuple[Fraction, Node]]] = []  # neighboring whole numbers of an input are one range
+    runs: list[list[tuple[Fraction, Node]]] = []  # neighboring whole numbers become one range
     for value, option in sorted(dict(zip(values, node.options, strict=True)).items()):
         if runs and whole and value - runs[-1][-1][0] == 1:
             runs[-1].append((value, option))
@@ -242,7 +226,7 @@ def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
             for low, high in ends
         )
     for comparison in equal:
-        _chain(comparison, names, True)  # refuses what floats cannot hold
+        _chain(comparison, names, True)  # refuses numbers that floats cannot hold
     outer = Compare((ends[0][0], operand, ends[-1][1]), ("<=", "<="))
     gaps = [
         disjunction([Compare((operand, low), ("<=",)), Compare((operand, high), (">=",))])
@@ -252,7 +236,7 @@ def _one_of(node: Member, names: Vocabulary, *, by_gaps: bool) -> Node:
 
 
 def _groups(parts: Sequence[Any], many: int) -> Iterable[tuple[Any, ...]]:
-    """Return all groups of a size; none if it is larger than there are parts, without asking for its memory."""
+    """Return all groups of a size, without allocating memory for a size larger than the parts."""
     return combinations(parts, many) if many <= len(parts) else ()
 
 
@@ -271,7 +255,7 @@ def _not_a_condition(node: Node, names: Vocabulary) -> RuleError:
     if isinstance(node, Call) and node.function == "score":
         names.score(node.arguments)
     elif isinstance(node, Name | Sum | Product | Negative):
-        # an unknown name or a product of variables is the better message
+        # prefer the error about an unknown name or a product of variables
         affine(node, names, divisor_of(Compare((node, Num(Fraction(0))), (">=",)), names))
     return RuleError(f"Expected a condition. Got the number {quote(node)}; compare it, as in {quote(node)[:-1]} >= 0'.")
 
@@ -304,7 +288,7 @@ def _chain(node: Compare, names: Vocabulary, positive: bool) -> Formula:
 def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabulary) -> Formula:
     group, other = names.group(left), right
     if group is None:
-        group, other = names.group(right), left  # only == and != follow, which read the same from both sides
+        group, other = names.group(right), left  # only == and != remain, which are symmetric
     if group is not None:
         if operator not in ("==", "!="):
             raise RuleError(f"Expected '==', '!=' or 'in' with '{group.name}'. Got {quote(node)}.")
@@ -342,7 +326,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
 
 
 def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
-    """Refuse that one output without a step equals a number that no float32 is."""
+    """Refuse that an output without a step equals a number that is not a float32."""
     outputs, inputs = linear(difference.outputs), linear(difference.inputs)
     if len(outputs) != 1 or inputs or difference.largest:
         return
@@ -356,7 +340,7 @@ def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
 
 
 def _at_most(form: Affine, strict: bool, node: Node) -> Formula:
-    """Return `form <= 0`: k times a largest form asks for all of the forms if k > 0, for one of them if k < 0."""
+    """Return `form <= 0`: k * max(forms) requires all of the forms if k > 0, one of them if k < 0."""
     if not form.largest:
         if form.dates:
             raise RuleError(
@@ -387,7 +371,7 @@ def _literal(form: Affine, strict: bool) -> Formula:
 
 
 def _among(group: Categorical | Choice, chosen: set[int], names: Vocabulary, positive: bool) -> Formula:
-    """Return "the category or the pick is one of `chosen`"; the negation is the same over the others."""
+    """Return "the category or pick is one of `chosen`"; its negation is the same over the others."""
     columns = names.members(group)
     one = Fraction(1)
     if isinstance(group, Categorical):

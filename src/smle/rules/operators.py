@@ -1,4 +1,4 @@
-"""Rules in Python operators: `(distance <= 10) & (speed >= 20)` builds the tree that the text would."""
+"""Rules as Python operators: `(distance <= 10) & (speed >= 20)` builds the same tree as the text."""
 
 from __future__ import annotations
 
@@ -56,12 +56,7 @@ __all__ = [
 
 
 def node_of(value: object) -> Node:
-    """Return the tree of a term, a condition, a number or (as a name) a string.
-
-    Raises:
-        RuleError: If the value is none of these, or is not finite.
-
-    """
+    """Convert a term, a condition, a finite number or a string (as a name) to a tree, or raise RuleError."""
     if isinstance(value, _Expression):
         return value.node
     if isinstance(value, Node):
@@ -83,7 +78,7 @@ def node_of(value: object) -> Node:
 
 
 def expression_of(node: Node) -> Term | Condition | Fraction:
-    """Return a tree as what a function in Python computes with: a number, a term or a condition."""
+    """Wrap a tree as what a Python function computes with: a number, a term or a condition."""
     if isinstance(node, Num):
         return node.value
     if isinstance(node, Negative) and isinstance(node.operand, Num):
@@ -92,10 +87,10 @@ def expression_of(node: Node) -> Term | Condition | Fraction:
 
 
 class _Expression:
-    """What terms and conditions share: a tree, its text, and no truth value of their own."""
+    """Shared by terms and conditions: a tree, its text, and no truth value."""
 
     __slots__ = ("node",)
-    __array_ufunc__ = None  # so that numpy numbers leave `2.5 * term` to the term
+    __array_ufunc__ = None  # so that NumPy numbers leave `2.5 * term` to the term
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -122,12 +117,12 @@ class _Expression:
         return Condition(Not(self.node))
 
     def implies(self, conclusion: object) -> Condition:
-        """Where this holds, the conclusion holds."""
+        """Require the conclusion wherever this holds."""
         return Condition(Implies(self.node, node_of(conclusion)))
 
 
 class Condition(_Expression):
-    """Something that holds or does not."""
+    """An expression that is true or false."""
 
     __slots__ = ()
 
@@ -142,7 +137,7 @@ class Term(_Expression):
         return Term(add(self.node, [(1, node_of(other))]))
 
     def __radd__(self, other: object) -> Term:
-        # sum([...]) starts from 0, which nobody wrote
+        # sum([...]) starts from an int 0, which is not part of the rule
         return self if isinstance(other, int) and other == 0 else Term(add(node_of(other), [(1, self.node)]))
 
     def __sub__(self, other: object) -> Term:
@@ -169,10 +164,10 @@ class Term(_Expression):
     def __abs__(self) -> Term:
         return Term(Call("abs", (self.node,)))
 
-    __iter__ = None  # `term[key]` does not make a term a list
+    __iter__ = None  # `__getitem__` alone would make terms iterable
 
     def __getitem__(self, keys: object) -> Term:
-        """Return the number of a table for the categories of inputs: `cap[article]`, `cap[article, region]`."""
+        """Look up the number of a table: `cap[article]`, `cap[article, region]`."""
         if not isinstance(self.node, Name):
             raise RuleError(f"Expected the name of a table in front of '[...]'. Got '{self}'.")
         listed = keys if isinstance(keys, tuple) else (keys,)
@@ -204,27 +199,28 @@ class Term(_Expression):
         return Condition(Compare((node_of(low), self.node, node_of(high)), ("<=", "<=")))
 
     def is_missing(self) -> Condition:
-        """Whether an input that has a stand-in is missing: `score is missing`."""
+        """Test whether an input with a stand-in is missing: `score is missing`."""
         if not isinstance(self.node, Name):
             raise RuleError(f"Expected the name of an input in front of 'is missing'. Got '{self}'.")
         return Condition(Missing(self.node))
 
     def is_known(self) -> Condition:
-        """Whether an input that has a stand-in is not missing: `score is known`."""
+        """Test whether an input with a stand-in is not missing: `score is known`."""
         return ~self.is_missing()
 
     def isin(self, options: Iterable[object]) -> Condition:
-        """Whether a number is one of several, or a categorical input or a choice one of the options."""
+        """Test whether a number, a category or a choice is one of the options."""
         nodes = tuple(node_of(option) for option in options)
         if not nodes:
             raise RuleError(f"Expected at least one option in '{self}.isin(...)'. Got none.")
-        if len(nodes) == 2 and not any(isinstance(node, Name) for node in nodes):  # as a text, it may be a range
+        # Two numbers could be read as a range.
+        if len(nodes) == 2 and not any(isinstance(node, Name) for node in nodes):
             return Condition(disjunction([Compare((self.node, node), ("==",)) for node in nodes]))
         return Condition(Member(self.node, nodes))
 
 
 def variable(name: str) -> Term:
-    """Return the term for one name, whatever characters it has."""
+    """Return the term for one name, which may contain any characters."""
     return Term(Name(name))
 
 
@@ -249,7 +245,7 @@ def logit(label: object) -> Term:
 
 
 def maximum(*terms: object) -> Term:
-    """Return the largest of several terms; Python's own `max` cannot compare terms."""
+    """Return the largest of several terms. Python's `max` cannot compare terms."""
     return Term(_call("max", terms))
 
 
@@ -259,32 +255,32 @@ def minimum(*terms: object) -> Term:
 
 
 def at_most_one(*conditions: object) -> Condition:
-    """No two of the conditions hold together."""
+    """Require that no two of the conditions hold together."""
     return Condition(_call("at_most_one", _listed(conditions)))
 
 
 def at_least_one(*conditions: object) -> Condition:
-    """At least one of the conditions holds."""
+    """Require that at least one of the conditions holds."""
     return Condition(_call("at_least_one", _listed(conditions)))
 
 
 def exactly_one(*conditions: object) -> Condition:
-    """One of the conditions holds and the others do not."""
+    """Require that one of the conditions holds and the others do not."""
     return Condition(_call("exactly_one", _listed(conditions)))
 
 
 def at_most(count: object, *conditions: object) -> Condition:
-    """No more than `count` of the conditions hold."""
+    """Require that no more than `count` of the conditions hold."""
     return Condition(_call("at_most", (count, *_listed(conditions))))
 
 
 def at_least(count: object, *conditions: object) -> Condition:
-    """`count` of the conditions hold, or more."""
+    """Require that at least `count` of the conditions hold."""
     return Condition(_call("at_least", (count, *_listed(conditions))))
 
 
 def exactly(count: object, *conditions: object) -> Condition:
-    """`count` of the conditions hold and the others do not."""
+    """Require that exactly `count` of the conditions hold."""
     return Condition(_call("exactly", (count, *_listed(conditions))))
 
 
@@ -293,6 +289,6 @@ def _call(function: str, arguments: Iterable[object]) -> Call:
 
 
 def _listed(conditions: Iterable[object]) -> Iterable[object]:
-    """Return conditions one by one, those of lists, too."""
+    """Yield conditions one by one, unpacking lists."""
     for condition in conditions:
         yield from condition if isinstance(condition, list | tuple) else [condition]

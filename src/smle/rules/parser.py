@@ -1,4 +1,4 @@
-"""Rule text to expression tree: a small grammar, read by precedence climbing.
+"""Rule text to expression tree, by precedence climbing.
 
     formula     = or-part [ "implies" formula ]
     or-part     = and-part { "or" and-part }
@@ -11,8 +11,8 @@
     unary       = ["-" | "+"] unary | number ["%"] | date | name | name "[" sum { "," sum } "]" | "(" formula ")"
                 | function "(" formula { "," formula } ")"
 
-Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A function of the caller's own
-is replaced by what it returns, a tree too, so that a rule never depends on it afterwards.
+Nothing is evaluated. Length and nesting are bounded, so no text can exhaust the stack. A call of a user's function is
+replaced by the tree it returns, so the rule does not depend on the function afterwards.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _INSTEAD = {
     "implies": "Write CONDITION implies CONCLUSION.",
     "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
 }
-_SIDES = 60  # characters of a side that a message repeats
+_SIDES = 60  # characters of a side that an error message repeats
 _BINDING = {
     "implies": 1,
     "or": 2,
@@ -106,16 +106,11 @@ class _Token:
 
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Functions of the caller's own, by name: they get numbers, terms and conditions, and return one of these."""
+"""User functions, by name: they take numbers, terms and conditions, and return one of these."""
 
 
 def parse(text: str, functions: Functions | None = None) -> Node:
-    """Read one formula.
-
-    Raises:
-        RuleError: If the text does not follow the grammar; the message says where and what to write instead.
-
-    """
+    """Read one formula. A RuleError says where the text departs from the grammar, and what to write instead."""
     parser = _Parser(text, functions)
     return parser.closed(parser.expression(1))
 
@@ -224,13 +219,13 @@ class _Parser:
         return ""
 
     def _sides(self, token: _Token) -> tuple[str, str] | None:
-        """Return the texts left and right of a token outside of all parentheses, if they are short."""
+        """Return the texts left and right of a token, if it is outside all parentheses and they are short."""
         left, right = self._text[: token.start].strip(), self._text[token.end :].strip()
         inside = left.count("(") != left.count(")") or left.count("[") != left.count("]")
         return None if inside or not left or not right or max(len(left), len(right)) > _SIDES else (left, right)
 
     def _ungrouped(self, before: _Token, token: _Token) -> str:
-        """Return how to write `10,000`, `0,4` or `10 000`."""
+        """Suggest how to write `10,000`, `0,4` or `10 000`."""
         after = self._tokens[self._index + 1] if token.text == "," else token
         if after.kind != "number":
             return ""
@@ -250,9 +245,9 @@ class _Parser:
         return node
 
     def expression(self, level: int) -> Node:
-        """Read everything whose operators bind at least as strongly as `level`."""
+        """Read an expression whose operators bind at least as strongly as `level`."""
         self._depth += 1
-        if self._depth > 2 * MAX_DEPTH + 2:  # a level of the tree takes two here: an operand, and its parentheses
+        if self._depth > 2 * MAX_DEPTH + 2:  # one level of the tree takes two calls: the operand and its parentheses
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
         start = self.current.start
         left = self._prefix()
@@ -271,7 +266,7 @@ class _Parser:
         return left
 
     def _asks_for_missing(self) -> bool:
-        """Whether `is missing`, `is known` or `is not missing` follows; `is` and `missing` may be names elsewhere."""
+        """Return whether `is [not] missing` or `is [not] known` follows; elsewhere these words may be names."""
         if self.current.kind != "name" or self.current.text != "is":
             return False
         after = self._tokens[min(self._index + 1 + self._sees("not", 1), len(self._tokens) - 1)]
@@ -337,7 +332,7 @@ class _Parser:
         return tuple(items)
 
     def _refuse_grouped(self) -> None:
-        """Refuse `[10,000, 20,000]`, which may be two numbers or four."""
+        """Refuse `[10,000, 20,000]`, which could be two numbers or four."""
         before, comma, after = self._tokens[self._index - 1 : self._index + 2]
         digits = before.text.isdecimal() and len(before.text) < 4 and after.text.isdecimal() and len(after.text) == 3
         if digits and before.kind == "number" and before.end == comma.start and comma.end == after.start:
@@ -347,7 +342,7 @@ class _Parser:
             )
 
     def _is_percent(self) -> bool:
-        """Whether the current `%` is no remainder: nothing that it could divide by follows."""
+        """Return whether the current `%` means percent rather than remainder: no operand follows it."""
         after = self._tokens[min(self._index + 1, len(self._tokens) - 1)]
         return self._sees("%") and after.kind in ("operator", "end") and after.text != "("
 
@@ -407,17 +402,17 @@ class _Parser:
 
 
 def _expanded(name: str, function: Callable[..., Any], arguments: tuple[Node, ...]) -> Node:
-    """Return the tree that a function of the caller's own makes of its arguments."""
+    """Call a user's function on its arguments and return the resulting tree."""
     try:
         return node_of(function(*map(expression_of, arguments)))
     except RuleError as error:
         raise RuleError(f"In '{name}(...)': {error}") from error
-    except Exception as error:  # whatever a function of somebody else raises
+    except Exception as error:  # a user's function may raise anything
         raise RuleError(f"The function '{name}' failed: {type(error).__name__}: {error}.") from error
 
 
 def _refuse_percent_in_sum(left: Node, more: list[tuple[str, Node]]) -> None:
-    """Refuse `price + 10 %`, which people read as `price * 1.1`; `1 + 10 %` is the same either way."""
+    """Refuse `price + 10 %`, often meant as `price * 1.1`; `1 + 10 %` is the same either way."""
     terms = [(1, left), *((1 if sign == "+" else -1, term) for sign, term in more)]
     shares = [(sign, term) for sign, term in terms if isinstance(term, Percent)]
     bases = [(sign, term) for sign, term in terms if not isinstance(term, Percent)]

@@ -1,38 +1,37 @@
-"""Points and numbers in words: short where that is exact, and marked as rounded where it is not."""
+"""Numbers and points as short text, marked with `~` where rounded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from smle.rules import Categorical, NumericInput, Rule, Specification, date_text
-from smle.rules import number_text as rounded_text
+from smle.rules import Categorical, NumericInput, Rule, Specification, date_text, number_text
 from smle_check.digits import decimal
 
-__all__ = ["number_json", "number_text", "point_json", "point_text", "quoted", "value_text"]
+__all__ = ["number_json", "point_json", "point_text", "quoted", "short_number", "value_text"]
 
 
-def number_text(value: Fraction) -> str:
-    """Return a number as a short decimal; `~` marks one that was rounded."""
+def short_number(value: Fraction) -> str:
+    """Format a number as a short decimal; `~` marks a rounded one."""
     text = decimal(value)
-    return text if "/" not in text and len(text) <= 15 else f"~{rounded_text(value)}"
+    return text if "/" not in text and len(text) <= 15 else f"~{number_text(value)}"
 
 
 def quoted(names: Sequence[str], most: int = 5) -> str:
-    """Return names in quotes, as in a sentence; the first few of many."""
+    """Join names in quotes as in a sentence, cutting long lists."""
     parts = [f"'{name}'" for name in names[:most]] + ([f"{len(names) - most} more"] if len(names) > most else [])
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def value_text(item: NumericInput, value: Fraction) -> str:
-    """Return a value of an input: a date, or a short decimal."""
-    return date_text(value) if item.dates else number_text(value)
+    """Format the value of an input: a date, or a short decimal."""
+    return date_text(value) if item.dates else short_number(value)
 
 
 def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
-    """Return a point as `name=value, ...`, with the inputs that some rules speak of; of a category the one that is on.
+    """Format a point as `name=value, ...`, with only the inputs that the given rules mention.
 
-    Without any, the point is "every input".
+    If they mention none, return "every input". Of a category, only the column that is on is shown.
     """
     matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
     parts = []
@@ -50,7 +49,6 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
 
 
 def _mentioned(rule: Rule) -> Iterator[int]:
-    """Yield the input columns that a rule speaks of."""
     for region in rule.regions:
         for row in region.rows:
             yield from (column for column, _ in row.coefficients)
@@ -60,7 +58,7 @@ def _mentioned(rule: Rule) -> Iterator[int]:
 
 
 def number_json(value: Fraction) -> dict[str, object]:
-    """Return a number as its nearest float and as exact text."""
+    """Return a number as its nearest float and its exact text."""
     return {"value": float(value), "exact": str(value)}
 
 

@@ -1,7 +1,7 @@
 """Quotients in comparisons: `debt / income >= 0.4` is multiplied by its divisor, exactly.
 
-Ranges decide the sign of the divisor. They are read as tables are: an end of a range may be rounded to the formats in
-which inputs are passed, and the divisor keeps its sign there, too.
+The ranges of the inputs decide the sign of the divisor, and keep it where the ends are rounded to float32 or float64,
+as in tables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ __all__ = ["divisor_of"]
 
 
 def divisor_of(node: Compare, names: Vocabulary) -> Affine | None:
-    """Return what to multiply both sides of a comparison by: a form that is above 0 in the ranges of its inputs.
+    """Return the factor for both sides of a comparison: a form that is positive in the ranges of its inputs.
 
-    None: nothing is divided by a variable.
-
-    Raises:
-        RuleError: If a divisor may be 0, is no linear form of inputs, or there are several.
-
+    Returns None if nothing is divided by a variable. Raises RuleError if a divisor may be 0 or is not linear in the
+    inputs, or if divisors differ.
     """
     found: Affine | None = None
     for quotient, factor in (pair for side in node.operands for pair in divisors(side, names)):
@@ -38,7 +35,7 @@ def divisor_of(node: Compare, names: Vocabulary) -> Affine | None:
 
 
 def _positive(node: Compare, quotient: Product, factor: Node, names: Vocabulary) -> Affine:
-    """Return the divisor times a constant: above 0 in the ranges, and the same for all multiples."""
+    """Scale the divisor to be positive in the ranges, and the same for all its multiples."""
     form = affine(factor, names)
     if form.has_outputs or form.largest:
         example = None if form.largest else _multiplied(node, quotient, factor)
@@ -69,7 +66,7 @@ def _may_be_zero(
 
 
 def _multiplied(node: Compare, quotient: Product, factor: Node) -> Compare | None:
-    """Return `a >= c * b` for `a / b >= c`."""
+    """Rewrite `a / b >= c` as `a >= c * b`."""
     if len(node.operands) != 2 or quotient.factors[-1] != ("/", factor) or len(quotient.factors) != 2:
         return None
     (_, top), _ = quotient.factors

@@ -1,4 +1,4 @@
-"""For people: numbers, rows and clauses in the rules language, tables as aligned text or as plain HTML."""
+"""Numbers, rows and clauses in the rule language, and tables as aligned text or HTML, for people."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["clause_text", "html_table", "number_text", "region_text", "row_text", "share_text", "text_table"]
 
-_LITERALS = 8  # of a clause that are shown
+_LITERALS = 8  # literals shown of one clause
 _CELL = 60  # characters of a cell
 
 
 def number_text(value: Fraction | float, digits: int = 6, *, grouped: bool = False) -> str:
-    """Return a number rounded to a few significant digits, with an exponent only if it is very large or very small.
+    """Format a number with a few significant digits; only very large or small ones get an exponent.
 
-    All digits before the point are shown. `grouped`: `12,345` instead of `12345`.
+    All digits before the point are shown. `grouped` writes `12,345` instead of `12345`.
     """
     text = f"{float(value):.{digits}g}"
     if "e" in text and 0 < int(text.split("e")[1]) < 9:
@@ -37,7 +37,7 @@ def number_text(value: Fraction | float, digits: int = 6, *, grouped: bool = Fal
 
 
 def share_text(share: float) -> str:
-    """Return a share in percent; 0% and 100% are said only of exactly none and exactly all."""
+    """Format a share in percent; 0% and 100% mean exactly none and exactly all."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     for digits in range(1, 6):
@@ -48,7 +48,7 @@ def share_text(share: float) -> str:
 
 
 def row_text(spec: Specification, row: Row) -> str:
-    """Return a half-space over inputs as a rule would state it; `road == icy` where it says just that."""
+    """Write a half-space over inputs as a rule would, as `road == icy` if it says just that."""
     if len(row.coefficients) == 1 and not row.strict:
         ((column, value),) = row.coefficients
         flag = next((name for name, own in spec.flag_columns.items() if own == column), None)
@@ -63,9 +63,9 @@ def row_text(spec: Specification, row: Row) -> str:
 
 
 def region_text(spec: Specification, region: Polytope) -> str:
-    """Return a condition in the words of the rules: `score < 480 and work == none`; without one, nothing.
+    """Write a condition as a rule would: `score < 480 and work == none`; "" for the whole domain.
 
-    Where an input is missing, that it has its stand-in is not said.
+    That a missing input has its stand-in value is left out.
     """
     asked = {column for row in region.rows for column, value in row.coefficients if value < 0}
     implied = {i for _, place, flag in spec.flagged if flag in asked for i in range(place.start, place.stop)}
@@ -74,7 +74,7 @@ def region_text(spec: Specification, region: Polytope) -> str:
 
 
 def clause_text(spec: Specification, clause: Clause) -> str:
-    """Return a clause as a rule would state it; of a long one the first literals."""
+    """Write a clause as a rule would; long ones are cut."""
     names = [_name(name) for name in (*spec.targets, *spec.columns)]
     parts = []
     for literal in clause.literals[:_LITERALS]:
@@ -89,13 +89,13 @@ def _name(name: str) -> str:
 
 
 def _category(spec: Specification, column: int) -> tuple[str, str] | None:
-    """Return the categorical input and the category of a 0/1 column; None for a number."""
+    """Return (input, category) of a 0/1 column, or None for a number."""
     item, place = next(found for found in spec.column_slices if column < found[1].stop)
     return (item.name, item.categories[column - place.start]) if hasattr(item, "categories") else None
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as aligned columns; long entries are cut. The first row is underlined."""
+    """Align rows in columns, cut long cells, and underline the first row."""
     cut = [[cell if len(cell) <= _CELL else cell[: _CELL - 3] + "..." for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cut) for i in range(len(cut[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cut]
@@ -103,7 +103,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_table(title: str, rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """Return a title, rows as a table whose first row is its head, and notes below; everything is escaped."""
+    """Return a title, a table whose first row is the head, and notes, all escaped."""
     head, *body = (["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag in ("th", "td")] for row in rows)
     lines = "".join(f"<tr>{row[1]}</tr>" for row in body)
     below = "".join(f"<p>{escape(note)}</p>" for note in notes)

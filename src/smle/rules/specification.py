@@ -34,7 +34,7 @@ _SHOWN = 50  # rules that a description lists
 
 
 def _floats(values: Iterable[Fraction], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
-    """Return the nearest floats of a format. By way of float64, float32 numbers would be rounded twice."""
+    """Round to the nearest floats of a format. Going through float64 would round float32 twice."""
     fmt = BINARY32 if dtype is np.float32 else BINARY64
     found = np.array([float(nearest(value, fmt)) for value in values], dtype=dtype)
     found.flags.writeable = False
@@ -43,13 +43,13 @@ def _floats(values: Iterable[Fraction], dtype: type[np.floating[Any]]) -> npt.ND
 
 @dataclass(frozen=True)
 class _Named:
-    """An input or output of one column, which has its name."""
+    """An input or output with a single column of the same name."""
 
     name: str
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the columns."""
         return (self.name,)
 
 
@@ -57,8 +57,8 @@ class _Named:
 class NumericInput(_Named):
     """A number in a finite range; `integer` promises whole numbers, `step` multiples of a step. One input column.
 
-    `missing` is None (missing values are refused) or the value that stands in for a missing one. `dates` are days,
-    as whole numbers counted from 1970-01-01.
+    `missing` is the value used in place of a missing one; if None, missing values are refused. `dates` are whole days
+    since 1970-01-01.
     """
 
     lower: Fraction
@@ -93,11 +93,11 @@ class NumericInput(_Named):
 
     @property
     def stand_in(self) -> tuple[Fraction, ...]:
-        """What its column holds where it is missing; nothing if it must not be."""
+        """The values of the column where the input is missing; empty if it may not be."""
         return () if self.missing is None else (self.missing,)
 
     def text(self, value: float) -> str:
-        """Return a value as people read it: a date, or a number rounded to four digits."""
+        """Format a value as a date, or as a number with four digits."""
         if self.dates:
             return date_text(value)
         return number_text(value, 4, grouped=True)
@@ -105,7 +105,7 @@ class NumericInput(_Named):
 
 @dataclass(frozen=True)
 class Categorical(_Named):
-    """One of several categories; one 0/1 input column each, named `name=category`."""
+    """One of several categories, with a 0/1 input column each, named `name=category`."""
 
     categories: tuple[str, ...]
     missing: str | None = None
@@ -128,20 +128,20 @@ class Categorical(_Named):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the columns."""
         return tuple(f"{self.name}={category}" for category in self.categories)
 
     @property
     def stand_in(self) -> tuple[Fraction, ...]:
-        """What its columns hold where it is missing; nothing if it must not be."""
+        """The values of the columns where the input is missing; empty if it may not be."""
         return () if self.missing is None else tuple(Fraction(c == self.missing) for c in self.categories)
 
 
 @dataclass(frozen=True)
 class Number(_Named):
-    """A real output, or one in whole numbers of a `step`. One output column.
+    """A real output, or one in whole multiples of a `step`. One output column.
 
-    `lower` and `upper` say how far it reaches, where no rule does: only outputs in steps need that.
+    `lower` and `upper` bound it where no rule does; only outputs in steps need that.
     """
 
     step: Fraction | None = None
@@ -170,7 +170,7 @@ class Label(_Named):
 
 @dataclass(frozen=True)
 class Choice(_Named):
-    """Exactly one of several options: the largest score (`pick="max"`) or the smallest (`pick="min"`).
+    """Exactly one of several options: the one with the largest score (`pick="max"`) or the smallest (`pick="min"`).
 
     One output column (the score) per option, named `name=option`.
     """
@@ -188,7 +188,7 @@ class Choice(_Named):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the columns."""
         return tuple(f"{self.name}={option}" for option in self.options)
 
 
@@ -196,8 +196,8 @@ class Choice(_Named):
 class Rule:
     """`x in region => y in requirement`, for each of the regions (an `or` in `when` gives several).
 
-    `when` (None: always) and `then` are the readable text in canonical form; `trees` are what they were printed from,
-    None where there was no tree. `entries`: of rules that were merged, the input column and the name of each.
+    `when` (None: always) and `then` are canonical text; `trees` holds the trees they were printed from, or None. For
+    merged rules, `entries` lists (input column, name) of each.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Rule:
     entries: tuple[tuple[int, str], ...] = ()
 
     def name_at(self, x: Sequence[Fraction]) -> str:
-        """Return the name of the rule; of merged ones that of the entry which binds at an input."""
+        """Return the name of the rule; for merged rules, of the entry that applies at x."""
         return next((name for column, name in self.entries if x[column] == 1), self.name)
 
     def __str__(self) -> str:
@@ -219,7 +219,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleText:
-    """A rule as stated, before it is compiled: text or Python conditions. Made by `rule(...)`."""
+    """A rule before it is compiled, as text or Python conditions. Made by `rule(...)`."""
 
     name: str
     when: Any
@@ -233,18 +233,18 @@ def _slices(items: Sequence[_Named]) -> list[slice]:
 
 
 def _some_names(items: Sequence[Any]) -> str:
-    """List a few names, and how many more there are."""
+    """Join a few names, and say how many more there are."""
     more = [f"... {len(items) - _LISTED} more"] if len(items) > _LISTED else []
     return ", ".join([item.name for item in items[:_LISTED]] + more)
 
 
 @dataclass(frozen=True)
 class Specification:
-    """What must hold: inputs, outputs, named constants, tables, rules.
+    """What must hold: inputs, outputs, constants, tables and rules.
 
-    Column order is the order of statement; a categorical input and a choice take several columns. `flags` are inputs
-    of which rules ask whether they are missing: behind all inputs each has a column more, `NAME is missing`, that is 1
-    where the value is missing (the input has its stand-in there) and else 0.
+    Columns follow the order of statement; a categorical input or a choice takes several. `flags` are the inputs that
+    rules test with `is missing`. Each adds a column `NAME is missing` after all inputs: 1 where the value is missing
+    (the input then has its stand-in value), else 0.
     """
 
     inputs: tuple[NumericInput | Categorical, ...]
@@ -272,7 +272,7 @@ class Specification:
                 )
 
     def __repr__(self) -> str:
-        """Name inputs, outputs and rules; `print` lists the rules, the whole text is `to_yaml()`."""
+        """Name some inputs, outputs and rules; `print` lists the rules, and `to_yaml()` returns everything."""
         parts = (("inputs", self.inputs), ("outputs", self.outputs), ("rules", self.rules))
         return f"Specification({', '.join(f'{part}=[{_some_names(items)}]' for part, items in parts)})"
 
@@ -323,12 +323,12 @@ class Specification:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the input columns, categories expanded, flags of missing values behind them."""
+        """Names of the input columns, with categories expanded and flags of missing values last."""
         return tuple(name for item, _ in self.column_slices for name in item.columns)
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """Names of the output columns, options of choices expanded."""
+        """Names of the output columns, with options of choices expanded."""
         return tuple(name for item in self.outputs for name in item.columns)
 
     @cached_property
@@ -338,19 +338,19 @@ class Specification:
 
     @cached_property
     def column_slices(self) -> tuple[tuple[NumericInput | Categorical, slice], ...]:
-        """Each input with the slice of its columns, then each flag of missing values, a whole number from 0 to 1."""
+        """Each input, then each flag of missing values (0 or 1), with the slice of its columns."""
         ends = Fraction(0), Fraction(1)
         items = (*self.inputs, *(NumericInput(flag_of(name), *ends, integer=True) for name in self.flags))
         return tuple(zip(items, _slices(items), strict=True))
 
     @cached_property
     def flag_columns(self) -> dict[str, int]:
-        """The columns that say whether an input is missing, by the name of the input."""
+        """The column that flags each input as missing, by input name."""
         return {name: len(self.columns) - len(self.flags) + i for i, name in enumerate(self.flags)}
 
     @cached_property
     def flagged(self) -> tuple[tuple[NumericInput | Categorical, slice, int], ...]:
-        """Each input of which rules ask whether it is missing, with its columns and the one that says it."""
+        """Each input with a flag of missing values: (input, its columns, the column of the flag)."""
         flags = self.flag_columns
         return tuple((item, place, flags[item.name]) for item, place in self.input_slices if item.name in flags)
 
@@ -370,9 +370,9 @@ class Specification:
         return tuple(item.upper for item, _ in self.column_slices for _ in item.columns)
 
     def ends(self, dtype: npt.DTypeLike = np.float64) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the lower and upper ends of the domain in float32 or float64, (d,) each: the nearest floats.
+        """Return the lower and upper ends of the domain, shape (d,) each, rounded to the nearest float32 or float64.
 
-        The deployed program clamps to these numbers. They are made once and cannot be written.
+        The deployed program clamps to these numbers. The arrays are cached and read-only.
         """
         return self._ends32 if dtype == np.float32 else self._ends64
 
@@ -386,7 +386,7 @@ class Specification:
 
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of input columns of which exactly one is 1 and the others are 0."""
+        """Groups of input columns in which exactly one is 1 and the others are 0."""
         groups = [place for item, place in self.input_slices if isinstance(item, Categorical)]
         return tuple(tuple(range(place.start, place.stop)) for place in groups)
 
@@ -398,24 +398,24 @@ class Specification:
 
     @cached_property
     def dates(self) -> frozenset[int]:
-        """Input columns that are dates, in days from 1970-01-01."""
+        """Input columns that are dates, in days since 1970-01-01."""
         return frozenset(place.start for item, place in self.input_slices if item.dates)
 
     @cached_property
     def entries(self) -> tuple[list[list[Entry]], ...]:
-        """For every rule and each of its clauses, the tables that it looks numbers up in."""
+        """For every rule and each of its clauses, the tables it looks numbers up in."""
         return tuple(entries_of(rule, self) for rule in self.rules)
 
     @cached_property
     def merged(self) -> Specification:
-        """The rules with those merged that differ only in category and numbers: what a head of rules proves."""
+        """The specification with rules merged that differ only in category and numbers, as heads of rules prove it."""
         from smle.rules.merging import merged
 
         return merged(self)
 
     @cached_property
     def grid(self) -> Grid | None:
-        """Steps and ranges of outputs that are served in whole numbers of steps; None: they are not.
+        """Steps and ranges of outputs served in whole numbers of steps, or None.
 
         Raises:
             RuleError: If a step does not fit, or a range is missing.
@@ -425,7 +425,7 @@ class Specification:
         return grid_of(self)
 
     def with_flags(self, flags: Collection[str]) -> Specification:
-        """Return the rules with columns that say whether these inputs are missing; their own are among these."""
+        """Return the specification with flag columns for these inputs, which include its own flags."""
         names = tuple(item.name for item in self.inputs if item.name in flags)
         start = len(self.columns) - len(self.flags)
         moved = {column: start + names.index(name) for name, column in self.flag_columns.items()}
@@ -442,14 +442,14 @@ class Specification:
         return replace(self, rules=tuple(rules), flags=names)
 
     def with_rules(self, rules: tuple[Rule, ...]) -> Specification:
-        """Return the specification with some of its rules; steps and ranges of outputs stay those of all."""
+        """Return the specification with these rules only; steps and ranges of outputs stay the same."""
         made = replace(self, rules=rules)
         made.__dict__["grid"] = self.grid
         return made
 
     @cached_property
     def output_kind(self) -> str:
-        """What is predicted: `numbers`, `labels`, one `choice`, or `mixed`."""
+        """The kind of prediction: `numbers`, `labels`, one `choice`, or `mixed`."""
         if all(isinstance(item, Number) for item in self.outputs):
             return "numbers"
         if all(isinstance(item, Label) for item in self.outputs):
@@ -457,7 +457,7 @@ class Specification:
         return "choice" if len(self.outputs) == 1 and isinstance(self.outputs[0], Choice) else "mixed"
 
     def value_text(self, column: int, value: Fraction | float) -> str:
-        """Return a value of an input column as people read it: a date, or a number with six digits."""
+        """Format a value of an input column as a date, or as a number with six digits."""
         return date_text(value) if column in self.dates else number_text(value)
 
     def violated(self, x: Sequence[Fraction], y: Sequence[Fraction]) -> tuple[str, ...]:
@@ -482,7 +482,7 @@ class Specification:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> Specification:
-        """State a specification in Python; the parts are those of a rules file.
+        """State a specification in Python, with the same parts as a rules file.
 
         Args:
             inputs: Name to range `(low, high)` of numbers or dates, list of categories, or a dict as in the rules file.
@@ -493,9 +493,9 @@ class Specification:
             constants: Name to number.
             tables: Name to numbers by category, as in the rules file: `{"key": "article", "values": {"a": 1, "b": 2}}`.
             rules: Name to text, `(when, then)` or condition; or a list of `rule(...)` and Rule objects.
-            functions: Functions of your own for rule texts, by name. They receive numbers, terms and conditions and
-                return one of these. The rule keeps what they return, and does not depend on them.
-            about: `description`, `source`, `owner` and `since` of all rules together.
+            functions: Your own functions for rule texts, by name. They take and return numbers, terms and conditions.
+                The rule keeps what they return, and does not depend on them.
+            about: `description`, `source`, `owner` and `since` of the rules as a whole.
 
         Raises:
             RuleError: If a part cannot be read; the message names it.
@@ -518,10 +518,10 @@ class Specification:
     def from_file(
         cls, path: str | PathLike[str], *, functions: Mapping[str, Callable[..., Any]] | None = None
     ) -> Specification:
-        """Read a rules file. `functions` are functions of your own that its rules may call, by name.
+        """Read a rules file. `functions` are your own functions that its rules may call, by name.
 
         Raises:
-            RuleError: If the file cannot be read, or what it says; the message names the place.
+            RuleError: If the file or its contents cannot be read; the message names the place.
         """
         from smle.rules.yaml_files import read_file
 
@@ -529,27 +529,27 @@ class Specification:
 
     @classmethod
     def from_yaml(cls, text: str, *, functions: Mapping[str, Callable[..., Any]] | None = None) -> Specification:
-        """Read rules from the text of a rules file; `functions` as for `from_file`."""
+        """Read rules from the text of a rules file; `functions` as in `from_file`."""
         from smle.rules.yaml_files import read_yaml
 
         return read_yaml(text, functions)
 
     @classmethod
     def of(cls, given: Specification | str | PathLike[str]) -> Specification:
-        """Return rules as they are, or read them: a text with a line break is YAML, anything else a path."""
+        """Return a Specification unchanged, or read one: a text with a line break is YAML, anything else a path."""
         if isinstance(given, Specification):
             return given
         return cls.from_yaml(given) if isinstance(given, str) and "\n" in given else cls.from_file(given)
 
     def to_yaml(self) -> str:
-        """Print the specification as a rules file that reads back as the same specification."""
+        """Print a rules file that reads back as the same specification."""
         from smle.rules.yaml_files import write_yaml
 
         return write_yaml(self)
 
     @classmethod
     def from_vnnlib(cls, *paths: str | PathLike[str], inputs: Any = None, outputs: Any = None) -> Specification:
-        """Read VNN-LIB files; each asserts a counterexample and becomes the rule that forbids it."""
+        """Read VNN-LIB files. Each asserts a counterexample and becomes the rule that forbids it."""
         from smle.rules.vnnlib import read_vnnlib
 
         return read_vnnlib(*paths, inputs=inputs, outputs=outputs)

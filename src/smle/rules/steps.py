@@ -1,9 +1,8 @@
-"""Steps: which outputs are whole numbers of a step, which steps are chosen for them, and how far they reach.
+"""Grids: which outputs are whole numbers of a step, their steps, and their ranges.
 
-Outputs are on a grid if one of them has a step, or if a rule states an equality. Then all are: an output without a step
-takes the one of the outputs that equalities tie it to, or a power of two, so small that float32 just holds its range.
-Ranges come from limits that hold everywhere, from what these leave to sums, and from a stated `range:`, never from
-data.
+If an output has a step, or a rule states an equality, all outputs are on a grid. An output without a step takes that of
+the outputs that equalities tie it to, or the smallest power of two at which float32 still holds its range. Ranges come
+from limits that hold everywhere, from what these imply through sums, and from a stated `range:`, never from data.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Ends = tuple[Fraction | None, Fraction | None]
 
 @dataclass(frozen=True)
 class Equality:
-    """`outputs . y + inputs . x == bound`, stated by a rule; `everywhere`: it has no condition."""
+    """`outputs . y + inputs . x == bound`, stated by a rule; `everywhere` if it has no condition."""
 
     rule: int
     literal: Literal
@@ -42,7 +41,7 @@ class Equality:
 
 @dataclass(frozen=True)
 class Grid:
-    """Steps and ranges of all outputs (m,), whether a step was chosen (m,), steps of the input columns (d,)."""
+    """Steps and ranges of all outputs (m,), which steps were chosen for the user (m,), and steps of the inputs (d,)."""
 
     steps: tuple[Fraction, ...]
     chosen: tuple[bool, ...]
@@ -52,7 +51,7 @@ class Grid:
     equalities: tuple[Equality, ...]
 
     def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the whole numbers of steps (n, m) that served floats stand for. They are computed in float64."""
+        """Return the whole numbers of steps (n, m) that served floats stand for, computed in float64."""
         values = np.asarray(y, dtype=np.float64)
         numerator, denominator = (
             np.array([float(part) for part in parts])
@@ -64,7 +63,7 @@ class Grid:
         return whole
 
     def bound_on_sums(self, literal: Literal) -> Fraction:
-        """Bound |g . y - g . float32(y)| over all answers: 0 where the floats are the multiples themselves."""
+        """Bound |g . y - g . float32(y)| over all answers; 0 if float32 holds all multiples exactly."""
         total = Fraction(0)
         for i, g in literal.outputs:
             if self.steps[i].denominator & (self.steps[i].denominator - 1):
@@ -73,12 +72,12 @@ class Grid:
 
 
 def is_multiple(value: Fraction, step: Fraction) -> bool:
-    """Whether a number is a whole number of steps."""
+    """Return whether a number is a whole number of steps."""
     return (value / step).denominator == 1
 
 
 def largest_multiple(step: Fraction) -> Fraction | None:
-    """Return up to where float32 tells multiples of a step apart; None: nowhere."""
+    """Return up to where float32 tells multiples of a step apart, or None if nowhere."""
     most: int | None = None
     for power in range(25):
         try:
@@ -101,12 +100,12 @@ def largest_multiple(step: Fraction) -> Fraction | None:
 
 
 def always(rule: Rule) -> bool:
-    """Whether a rule has no condition."""
+    """Return whether a rule has no condition."""
     return Polytope() in rule.regions
 
 
 def equalities_of(spec: Specification) -> list[Equality]:
-    """Return the equalities that rules state: two opposite clauses of one literal in one rule."""
+    """Find the equalities that rules state: two opposite one-literal clauses in one rule."""
     found = []
     for r, rule in enumerate(spec.rules):
         clauses = rule.requirement.clauses
@@ -120,10 +119,9 @@ def equalities_of(spec: Specification) -> list[Equality]:
 
 
 def grid_of(spec: Specification) -> Grid | None:
-    """Return steps and ranges; None: no output has a step, and no rule states an equality.
+    """Return steps and ranges, or None if no output has a step and no rule states an equality.
 
-    Raises:
-        RuleError: If a step does not fit, or a range is missing; the message says what to state.
+    If a step does not fit, or a range is missing, a RuleError says what to state.
     """
     from smle.rules.specification import Number
 
@@ -163,7 +161,7 @@ def grid_of(spec: Specification) -> Grid | None:
 
 
 def _input_steps(spec: Specification) -> Iterator[Fraction | None]:
-    """Yield the step of each input column; None: a real number, or whole ones that float32 cannot hold."""
+    """Yield the step of each input column, or None for real numbers and for integers that float32 cannot hold."""
     for item, _ in spec.column_slices:
         step: Fraction | None = item.step if item.step is not None else Fraction(1) if item.integer else None
         for _ in item.columns:
@@ -210,7 +208,7 @@ def _refuse_equalities(
 
 
 def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
-    """Return the ranges of outputs: limits that hold everywhere, else what sums that hold everywhere leave them."""
+    """Return the ranges of outputs: from limits that hold everywhere, else from sums that hold everywhere."""
     ends = [list(own) for own in stated]
     literals = [
         clause.literals[0]
@@ -246,7 +244,7 @@ def _narrow(ends: list[list[Fraction | None]], i: int, g: Fraction, value: Fract
 def _left(
     spec: Specification, literal: Literal, ends: list[list[Fraction | None]]
 ) -> Iterator[tuple[int, bool, Fraction]]:
-    """Yield ends that are missing and that a sum implies: (output, whether it is the upper one, value)."""
+    """Yield the missing ends that a sum implies: (output, whether it is the upper end, value)."""
     least: list[Fraction | None] = [ends[i][0 if g > 0 else 1] for i, g in literal.outputs]
     open_ = [place for place, end in enumerate(least) if end is None]
     if len(open_) > 1:
@@ -265,7 +263,7 @@ def _steps(
     ends: list[tuple[Fraction, Fraction]],
     equalities: list[Equality],
 ) -> tuple[list[Fraction], list[bool]]:
-    """Return the step of each output, and whether it was chosen: one for all outputs that equalities connect."""
+    """Return the step of each output, shared by all that equalities connect, and whether it was chosen."""
     group = list(range(len(stated)))
     for equality in equalities:
         own = {group[i] for i, _ in equality.literal.outputs}
@@ -288,7 +286,7 @@ def _steps(
 
 
 def _power(reach: Fraction) -> Fraction:
-    """Return the finest power of two of which float32 holds all multiples up to a reach."""
+    """Return the finest power of two whose multiples up to `reach` float32 holds."""
     exponent = 0
     if reach:
         exponent = reach.numerator.bit_length() - reach.denominator.bit_length() - 1
@@ -300,7 +298,7 @@ def _power(reach: Fraction) -> Fraction:
 def _refuse_fractions(
     spec: Specification, equalities: list[Equality], steps: list[Fraction], chosen: list[bool]
 ) -> None:
-    """Refuse equalities that no whole numbers of steps satisfy: `a + b == 0.3` on a power-of-two grid."""
+    """Refuse equalities that no whole numbers of steps satisfy, such as `a + b == 0.3` on a power-of-two grid."""
     for equality in equalities:
         literal = equality.literal
         sizes = [g * steps[i] for i, g in literal.outputs]

@@ -1,8 +1,8 @@
-"""VNN-LIB 1.0, read exactly.
+"""Reads VNN-LIB 1.0, exactly.
 
-A VNN-LIB file asserts a counterexample: inputs in a region and outputs that must not be. Reading it gives the
-rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` of meeting the assertions becomes the clause
-`g_1 > 0 or ...` over the region P. Ways that share a region share a rule.
+A VNN-LIB file asserts a counterexample: inputs in a region, and outputs that must not occur there. Reading it gives the
+rule that forbids it: each way `x in P and g_1(x, y) <= 0 and ...` to satisfy the assertions becomes the clause `g_1 > 0
+or ...` over the region P. Ways with the same region share a rule.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from smle.rules.vocabulary import Vocabulary
 __all__ = ["read_vnnlib"]
 
 _MAX_WAYS = 10_000
-_MAX_LITERALS = 200_000  # of one way
+_MAX_LITERALS = 200_000  # literals of one way
 _MAX_BYTES = 64 * 2**20
-_LONG = 1_000  # comparisons of a region from which on those that hold in the whole domain are left to its ranges
-_SHOWN = 60  # characters of an expression in a message
+_LONG = 1_000  # in regions with more comparisons, those that hold in the whole domain are left out
+_SHOWN = 60  # characters of an expression in an error message
 Literals = tuple[Literal, ...]
 
 
 class _Property(NamedTuple):
-    """What one file forbids: for each requirement (a tuple of clauses) the regions where it is asked."""
+    """What one file forbids: each requirement (a tuple of clauses) with the regions where it applies."""
 
     name: str
     sizes: tuple[int, int]
@@ -68,17 +68,14 @@ def read_vnnlib(
     inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     outputs: Sequence[Any] | None = None,
 ) -> Specification:
-    """Read VNN-LIB 1.0 files (paths, or texts with a line break) into one specification.
+    """Read VNN-LIB 1.0 files (paths, or texts with a line break) into one specification. A RuleError names the file.
 
     Args:
         sources: Files over the same inputs X_0, X_1, ... and outputs Y_0, Y_1, ...
-        inputs: The domain: name to (low, high), in the order of X_0, X_1, ...; or a list of (low, high). Default:
-            the box around all regions; an input that is held at one value v gets [v - 1, v + 1]. In regions of more
-            than 1,000 comparisons those that hold in the whole domain are not repeated.
+        inputs: The domain: name to (low, high), in the order of X_0, X_1, ...; or a list of (low, high). Default: the
+            box around all regions; an input fixed at v gets [v - 1, v + 1]. Regions of more than 1,000 comparisons omit
+            those that hold in the whole domain.
         outputs: Names of the outputs, or Number, Label and Choice objects with as many columns.
-
-    Raises:
-        RuleError: If a file cannot be read; the message names the file.
     """
     if not sources:
         raise RuleError("Expected at least one VNN-LIB file. Got none.")
@@ -183,7 +180,7 @@ def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Lite
 
 
 def _formula(node: Node, names: Vocabulary) -> Formula:
-    """Return a condition in normal form. Most of a file compares one variable with a number, which is quick."""
+    """Return a condition in normal form, with a fast path for a variable compared with a number."""
     if isinstance(node, And | Or):
         parts = tuple(_formula(part, names) for part in node.parts)
         return All(parts) if isinstance(node, And) else Some(parts)
@@ -207,8 +204,12 @@ def _mentions_output(formula: Formula) -> bool:
 
 
 def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
-    """Leave the ranges of inputs to the domain, in regions that have many."""
-    asked = {required: [_beside(region, domain) for region in regions] for required, regions in item.asked.items()}
+    """Drop comparisons from long regions that the domain already implies."""
+
+    def beside(region: Literals) -> Literals:
+        return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
+
+    asked = {required: [beside(region) for region in regions] for required, regions in item.asked.items()}
     for regions in asked.values():
         most, count = max(map(len, regions)), sum(map(len, regions))
         if most > MAX_LITERALS or len(regions) > MAX_REGIONS or count > _MAX_LITERALS:
@@ -221,13 +222,8 @@ def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
     return item._replace(asked=asked)
 
 
-def _beside(region: Literals, domain: Sequence[NumericInput]) -> Literals:
-    """Return a region without the comparisons that hold in the whole domain, if it is long."""
-    return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
-
-
 def _holds(row: Literal, domain: Sequence[NumericInput]) -> bool:
-    """Whether a comparison of one input holds in the whole domain."""
+    """Return whether a comparison of one input holds in the whole domain."""
     if len(row.inputs) != 1:
         return False
     ((i, v),) = row.inputs
@@ -257,7 +253,7 @@ def _columns(item: Number | Label | Choice) -> list[Node]:
 
 
 def _comparison(literal: Literal, x: Sequence[Node], y: Sequence[Node]) -> Node:
-    """Return a literal as a comparison without minus signs: positive terms on the left, negative ones on the right."""
+    """Write a literal as a comparison without minus signs: positive terms left, negative ones right."""
     terms = [(v, y[i]) for i, v in literal.outputs] + [(v, x[i]) for i, v in literal.inputs]
     left, right = [t for t in terms if t[0] > 0], [(-v, node) for v, node in terms if v < 0]
     operator, bound = "<" if literal.strict else "<=", literal.bound
@@ -275,7 +271,6 @@ def _total(terms: Sequence[tuple[Fraction, Node]]) -> Node:
 
 
 def _domain(properties: Iterable[_Property], count: int) -> tuple[NumericInput, ...]:
-    """Return the box around all regions."""
     ends: dict[tuple[int, Fraction], Fraction] = {}
     for item in properties:
         for region in (region for regions in item.asked.values() for region in regions):
@@ -287,13 +282,12 @@ def _domain(properties: Iterable[_Property], count: int) -> tuple[NumericInput, 
     made = []
     for i in range(count):
         low, high = -ends[i, Fraction(-1)], ends[i, Fraction(1)]
-        # A range needs a width; a wider domain leaves the regions as they are.
+        # A range needs a width; widening the domain does not change the regions.
         made.append(NumericInput(f"X_{i}", low - (low == high), high + (low == high)))
     return tuple(made)
 
 
 def _renamed(rules: Sequence[Rule]) -> Iterator[Rule]:
-    """Number the rules of files with the same name apart."""
     used: dict[str, int] = {}
     for rule in rules:
         used[rule.name] = used.get(rule.name, 0) + 1
@@ -312,11 +306,7 @@ Expression = str | list["Expression"]
 
 
 def _assertions(text: str) -> tuple[tuple[int, int], list[Node]]:
-    """Return how many inputs and outputs a VNN-LIB 1.0 text declares, and what it asserts.
-
-    Raises:
-        RuleError: If the text is not VNN-LIB 1.0.
-    """
+    """Return the numbers of declared inputs and outputs, and the assertions, of a VNN-LIB 1.0 text."""
     declared: set[tuple[str, int]] = set()
     assertions: list[Node] = []
     for command in _commands(text):
@@ -371,7 +361,6 @@ def _commands(text: str) -> Iterator[list[Expression]]:
 
 
 def _shown(expression: Expression) -> str:
-    """Return the beginning of an expression, for messages."""
     words: list[str] = []
     todo: list[Expression] = [expression]
     while todo and len(words) < _SHOWN:
@@ -399,7 +388,7 @@ def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) 
 
 
 class _Reader:
-    """Turns lists into trees, knowing the variables declared so far."""
+    """Turns nested lists into trees, given the declared variables."""
 
     def __init__(self, declared: set[tuple[str, int]]) -> None:
         self._declared = declared
@@ -421,7 +410,7 @@ class _Reader:
             operands = tuple(self.term(part) for part in rest)
             return Compare(operands, (str(operator),) * (len(operands) - 1))
         if operator == "=" and len(rest) >= 2:
-            # As two inequalities: what is asserted here gets forbidden, so an equality of outputs does no harm.
+            # As two inequalities: assertions get forbidden, so an equality of outputs does no harm.
             pairs = pairwise([self.term(part) for part in rest])
             return conjunction(Compare(pair, (sign,)) for pair in pairs for sign in ("<=", ">="))
         raise self._unknown(expression, "a condition")

@@ -1,4 +1,4 @@
-"""What the names in a rule mean: columns of inputs and outputs, constants, categories and options."""
+"""The meaning of names in a rule: columns of inputs and outputs, constants, categories and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Vocabulary", "written"]
 
 
 def written(node: Node) -> str | None:
-    """Return a category or option as it was written: a name, a number, true or false; None for anything else."""
+    """Return a category or option as written (a name, a number, true or false), or None for anything else."""
     match node:
         case Name(name=name):
             return name
@@ -32,13 +32,13 @@ def written(node: Node) -> str | None:
 
 
 class Vocabulary:
-    """Looks up names. One name has one meaning: inputs, outputs and constants do not share names.
+    """Looks up names. Inputs, outputs and constants do not share names, nor do constants with categories and options.
 
-    Nor do constants with categories and options. These may be called like an input or an output: beside `==`, `!=` and
-    `in` only a category or an option can stand.
+    A category or option may have the name of an input or output: next to `==`, `!=` and `in` only a category or option
+    can stand.
 
     Raises:
-        RuleError: If a constant is called like a category or an option.
+        RuleError: If a constant has the name of a category or an option.
     """
 
     def __init__(self, spec: Specification, hidden: Iterable[str] = ()) -> None:
@@ -67,12 +67,12 @@ class Vocabulary:
 
     @cached_property
     def inputs_only(self) -> Vocabulary:
-        """What a `when` may speak of; outputs are known, so that they can be refused by name."""
+        """The vocabulary of a `when`. It knows the outputs, so as to refuse them by name."""
         return Vocabulary(replace(self._spec, outputs=(), rules=()), hidden=self.outputs)
 
     @cached_property
     def _options(self) -> dict[str, list[str]]:
-        """Names of the choices that have an option, by option."""
+        """The choices that have each option, by option."""
         found: dict[str, list[str]] = {}
         for item in self.outputs.values():
             for option in _members(item)[1]:
@@ -80,7 +80,7 @@ class Vocabulary:
         return found
 
     def extent(self, inputs: Mapping[int, Fraction]) -> tuple[Fraction, Fraction]:
-        """Return the least and the largest value of a linear form of inputs, also at the rounded ends of ranges."""
+        """Return the least and largest value of a linear form of inputs, including at rounded ends of ranges."""
         low = high = Fraction(0)
         for item, place in self._spec.input_slices:
             factors = [inputs.get(i, Fraction(0)) for i in range(place.start, place.stop)]
@@ -101,7 +101,7 @@ class Vocabulary:
         return f"the range of '{self._spec.columns[column]}' is [{ends}]"
 
     def unknown(self, name: str) -> RuleError:
-        """Return the error for a name that means nothing here."""
+        """Return the error for an unknown name."""
         if name in self._hidden:
             return RuleError(
                 f"'{name}' is an output. A 'when' mentions inputs only; write '... implies ...' in 'then' instead."
@@ -118,7 +118,7 @@ class Vocabulary:
         return RuleError(f"Unknown name '{name[:80]}'.{did_you_mean(name, known)}")
 
     def group(self, node: Node) -> Categorical | Choice | None:
-        """Return the categorical input or the choice that a node names, if it names one."""
+        """Return the categorical input or choice that a node names, if any."""
         if isinstance(node, Name):
             item = self.inputs.get(node.name) or self.outputs.get(node.name)
             if isinstance(item, Categorical | Choice):
@@ -126,7 +126,7 @@ class Vocabulary:
         return None
 
     def member(self, group: Categorical | Choice, node: Node) -> int:
-        """Return the column (of inputs or outputs) of the category or option that a node names."""
+        """Return the input or output column of the category or option that a node names."""
         kind, known = _members(group)
         text = written(node)
         if text is None:
@@ -146,7 +146,7 @@ class Vocabulary:
         return columns[f"{group.name}={text}"]
 
     def looked_up(self, node: Lookup) -> tuple[dict[int, Fraction], Fraction]:
-        """Return `table[keys]` as a linear form over the columns of one input, and a constant."""
+        """Return `table[keys]` as a linear form over the columns of one input, plus a constant."""
         table = self.tables.get(node.table)
         if table is None:
             raise RuleError(f"'{node.table[:80]}' is not a table.{did_you_mean(node.table, list(self.tables))}")
@@ -164,7 +164,9 @@ class Vocabulary:
             fixed.append(None if key == Name(own.name) else self.member(own, key) - self.members(own).start)
         open_ = [own for own, place in zip(groups, fixed, strict=True) if place is None]
         if len(open_) > 1:
-            raise RuleError(f"{quote(node)} looks up by several inputs, which goes in a rule of its own alone.")
+            raise RuleError(
+                f"{quote(node)} looks up by several inputs at once. Put this lookup into a rule of its own."
+            )
         sizes = [len(own.columns) for own in groups]
         found = [table.values[place] for place in place_of(table, fixed, sizes)]
         if not open_:
@@ -178,11 +180,7 @@ class Vocabulary:
         return range(places[group.columns[0]], places[group.columns[-1]] + 1)
 
     def missing(self, name: str) -> tuple[Literal, list[Literal]]:
-        """Return "an input is missing" as a literal over its flag, and what is known of the input there: its stand-in.
-
-        Raises:
-            RuleError: If it is no input, or has no stand-in.
-        """
+        """Return "the input is missing" as a literal over its flag, and the literals of its stand-in value."""
         item = self.inputs.get(name)
         if item is None:
             if name in self.outputs:
@@ -240,7 +238,7 @@ class Vocabulary:
 
 
 def _members(item: object) -> tuple[str, tuple[str, ...]]:
-    """Return what the values of an input or output are called, and their names; none for numbers and labels."""
+    """Return what the members of an input or output are called, and their names; none for numbers and labels."""
     if isinstance(item, Categorical):
         return "a category", item.categories
     return "an option", item.options if isinstance(item, Choice) else ()

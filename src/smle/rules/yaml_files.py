@@ -1,4 +1,4 @@
-"""Rules files, read and written. YAML is read as plain text: no types are guessed, so decimals stay exact."""
+"""Reads and writes rules files. YAML is read as plain text: no types are guessed, so decimals stay exact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTS = ("inputs", "outputs", "labels", "choices", "constants", "tables", "rule
 
 
 class _Text(str):
-    """A scalar as written, with its first and its last line."""
+    """A scalar as written, with its first and last line."""
 
     line: int
     last_line: int
@@ -46,11 +46,7 @@ class _Text(str):
 
 
 def read_file(path: str | os.PathLike[str], functions: Functions | None = None) -> Specification:
-    """Read a rules file; `functions` as in `build`.
-
-    Raises:
-        RuleError: If the file cannot be read, or what it says; the message has the name and the line.
-    """
+    """Read a rules file; `functions` as in `build`. A RuleError has the file name and line."""
     if not isinstance(path, str | os.PathLike):
         raise RuleError(f"Expected the path of a rules file. Got {type(path).__name__}.")
     place = Path(path)
@@ -79,10 +75,9 @@ def _file_text(path: Path) -> str:
 
 
 def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | None = None) -> Specification:
-    """Read a rules file's text; `functions` as in `build`, `folder` where files that it names are.
+    """Read the text of a rules file; `functions` as in `build`. A RuleError has the line.
 
-    Raises:
-        RuleError: If the text cannot be read; the message has the line.
+    Files that it names are looked up in `folder`.
     """
     if not isinstance(text, str):
         raise RuleError(
@@ -118,7 +113,6 @@ def _part(data: dict[str, Any], key: str, default: Any) -> Any:
 
 
 def _with_files(tables: Any, folder: Path | None) -> Any:
-    """Return stated tables, those in files read."""
     if not isinstance(tables, Mapping):
         return tables
     return {
@@ -195,9 +189,9 @@ def _pairs(stated: Any, name: str, folder: Path | None) -> NeverTogether:
 
 
 def _load(text: str) -> Any:
-    """Build plain lists, dicts and texts from YAML events; no tags, no anchors, no repeated keys."""
+    """Build plain lists, dicts and texts from YAML events; no tags, anchors or repeated keys."""
     try:
-        # libyaml reads megabytes of exclusions much faster; messages of the Python parser are the ones tested.
+        # libyaml reads megabytes of exclusions much faster, but the Python parser has the better messages.
         loader = yaml.BaseLoader if len(text) < _LARGE else getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         return _document(yaml.parse(text, Loader=loader))
     except yaml.YAMLError as error:
@@ -219,7 +213,6 @@ def _load(text: str) -> Any:
 
 
 def _document(events: Iterator[Any]) -> Any:
-    """Read the one document of a stream."""
     found: Any = None
     documents = 0
     for event in events:
@@ -234,7 +227,7 @@ def _document(events: Iterator[Any]) -> Any:
 
 
 def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
-    """Read the text, list or mapping that begins with an event."""
+    """Read the text, list or mapping that starts with an event."""
     line = event.start_mark.line + 1
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
         raise RuleError(f"Line {line}: expected plain YAML. Anchors and aliases (& and *) are not read.")
@@ -263,21 +256,16 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
 
 
 def _number_text(value: Fraction) -> str:
-    """Return the exact text of a rational: a decimal if it has one, else numerator / denominator."""
+    """Write a rational exactly: as a decimal if it has one, else as numerator / denominator."""
     return decimal_text(value) or f"{value.numerator} / {value.denominator}"
 
 
 def write_yaml(specification: Specification) -> str:
-    """Print a rules file that reads back as an equal specification.
-
-    Raises:
-        RuleError: If outputs are not in the order numbers, labels, choices.
-
-    """
+    """Print a rules file that reads back as an equal specification, with outputs as numbers, labels, choices."""
     order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
     if order != sorted(order):
         raise RuleError(
-            "Expected outputs in the order numbers, labels, choices. Got another order; a file cannot say it."
+            "Expected outputs in the order numbers, labels, choices. Got another order, which no rules file can state."
         )
     lines = [f"{key}: {_scalar(text)}" for key, text in specification.about]
     lines.append("inputs:")
@@ -314,7 +302,7 @@ def write_yaml(specification: Specification) -> str:
 
 
 def _stated_pairs(rule: Rule, specification: Specification) -> list[str]:
-    """Print exclusions as pairs of names, or, if they are many, by label number (0 is the first label)."""
+    """Print exclusions as pairs of names or, if there are many, by label number (0 is the first label)."""
     labels = [o.name for o in specification.outputs if isinstance(o, Label)]
     position = np.full(len(specification.targets), -1, dtype=np.int32)
     position[[i for i, target in enumerate(specification.targets) if target in set(labels)]] = range(len(labels))
@@ -364,7 +352,7 @@ _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y",
 
 
 def _scalar(text: str, *, flow: bool = False) -> str:
-    """Return text as a YAML scalar that every YAML reader takes for text: bare if it can be, else in quotes."""
+    """Write text as a YAML scalar that every reader takes for text: bare if possible, else in quotes."""
     if not text or not text.isprintable():
         raise RuleError(f"Expected printable names and texts. Got {text!r:.80}; a rules file cannot hold it.")
     pattern = _PLAIN_FLOW if flow else _PLAIN_BLOCK

@@ -1,4 +1,4 @@
-"""JSON Schemas of rules files and certificates, for editors and pipelines. They state a form, not what holds."""
+"""JSON Schemas of rules files and certificates, for editors and pipelines. They describe the form, not what holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimization problems as data and one adaptor per solver. A solver's word is evidence, never a proof."""
+"""Optimization problems as data, and one adaptor per solver. A solver's answer is evidence, never a proof."""
 
 from smle.solvers.problems import LinearProgram, Matrix, MixedIntegerProgram, Problem, QuadraticProgram
 from smle.solvers.solution import Solution, Status, farkas_gap, infeasibility

@@ -1,8 +1,7 @@
 """HiGHS: linear, mixed-integer linear and (active-set) convex quadratic programs.
 
-HiGHS drops coefficients below 1e-9 and accepts points that violate rows by its tolerance (1e-9 here, its
-default is 1e-7): what it says is never treated as a proof. Solving again with another objective starts from
-the last basis.
+HiGHS drops coefficients below 1e-9 and accepts points that violate rows by its tolerance (1e-9 here, by default 1e-7),
+so its answers are never treated as proofs. Solving again with another objective starts from the last basis.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STATUS = MappingProxyType(
         _MODEL.kUnknown: Status.NUMERICAL,
     }
 )
-"""Everything else (load, model, presolve, solve, postsolve errors, not set, future codes) reads as ERROR."""
+"""Any other status (load, model, presolve, solve, postsolve errors, not set, future codes) reads as ERROR."""
 
 _TOLERANCE = 1e-9
 
@@ -134,7 +133,7 @@ class Session:
             return None
         _, exists, ray = self._highs.getDualRay()
         if not exists:
-            # Presolve found the infeasibility without a basis: solve once more without it.
+            # Presolve found the infeasibility without a basis: solve again without presolve.
             self._highs.setOptionValue("presolve", "off")
             self._highs.clearSolver()
             self._highs.run()
@@ -164,7 +163,7 @@ def _model(problem: LinearProgram | MixedIntegerProgram | QuadraticProgram) -> h
     if isinstance(problem, QuadraticProgram):
         model.hessian_.dim_ = n
         model.hessian_.format_ = highspy.HessianFormat.kTriangular
-        # By columns the lower triangle: by rows the upper one, because P is symmetric.
+        # HiGHS wants the lower triangle by columns, which for a symmetric P is the upper one by rows.
         starts, indices, values = _by_rows(sparse.triu(problem.P).tocsr())
         model.hessian_.start_, model.hessian_.index_, model.hessian_.value_ = starts, indices, values
     return model

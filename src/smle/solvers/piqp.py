@@ -1,4 +1,4 @@
-"""PIQP: convex quadratic programs by a proximal interior-point method, dense problems by its dense solver."""
+"""PIQP: convex quadratic programs by a proximal interior-point method, with its dense solver for dense problems."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DENSE_SHARE = 0.3
 
 
 def solve(problem: QuadraticProgram, *, time_limit: float | None = None) -> Solution:
-    """Solve a quadratic program. PIQP has an iteration limit only: `time_limit` is ignored."""
+    """Solve a quadratic program. PIQP has only an iteration limit, so `time_limit` is ignored."""
     equal = problem.row_lower == problem.row_upper
     m, n = problem.size
     given = isinstance(problem.A, np.ndarray)
@@ -69,5 +69,4 @@ def solve(problem: QuadraticProgram, *, time_limit: float | None = None) -> Solu
 
 
 def _dense(matrix: Matrix) -> Array:
-    """Return a dense matrix in column-major order."""
     return np.asfortranarray(matrix.toarray() if sparse.issparse(matrix) else matrix)

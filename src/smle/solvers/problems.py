@@ -13,7 +13,7 @@ __all__ = ["LinearProgram", "Matrix", "MixedIntegerProgram", "Problem", "Quadrat
 
 Array = npt.NDArray[np.float64]
 Matrix = Any
-"""A dense array, or a sparse matrix of scipy."""
+"""A dense array, or a SciPy sparse matrix."""
 
 
 def _vector(values: npt.ArrayLike, size: int, name: str, *, finite: bool = False) -> Array:
@@ -28,7 +28,7 @@ def _vector(values: npt.ArrayLike, size: int, name: str, *, finite: bool = False
 
 
 def _matrix(values: Any, columns: int, name: str) -> Matrix:
-    """Return an array, or a matrix by rows in which repeated positions are added up."""
+    """Return an array, or a CSR matrix with repeated positions added up."""
     if sparse.issparse(values):
         result = sparse.csr_matrix(values, dtype=np.float64)
         result.sum_duplicates()

@@ -1,6 +1,6 @@
-"""What a solver said, read in full: a status with its meaning and remedy, and the numbers that came with it.
+"""The answer of a solver: a status with its meaning and remedy, and its numbers.
 
-A solver works in floating point with tolerances: its answer is evidence, never a proof.
+Solvers work in floating point with tolerances: an answer is evidence, never a proof.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Status(Enum):
-    """How a solve ended. Every native status maps to one of these; one that is not known maps to ERROR."""
+    """How a solve ended. Every native status maps to one of these; unknown ones map to ERROR."""
 
     OPTIMAL = ("an optimum within the solver's tolerances", "")
     INFEASIBLE = ("the solver says that no point satisfies the constraints", "Relax a constraint.")

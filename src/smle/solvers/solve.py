@@ -1,4 +1,4 @@
-"""The one door to all solvers: `solve(problem)` picks the back-end for the kind of problem."""
+"""The entry point to all solvers: `solve(problem)` picks the back-end for the kind of problem."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["BACKENDS", "open_session", "solve"]
 BACKENDS: Mapping[type[Problem], tuple[str, ...]] = MappingProxyType(
     {LinearProgram: ("highs",), MixedIntegerProgram: ("highs",), QuadraticProgram: ("piqp", "highs")}
 )
-"""Back-ends per kind of problem, the default first. All of them are dependencies of smle, so none can be missing."""
+"""Back-ends per kind of problem, the default first. All are dependencies of smle, so none can be missing."""
 
 
 def open_session(problem: LinearProgram) -> Session:
-    """Load a linear program into HiGHS and keep it there, for solving again with another objective."""
+    """Load a linear program into HiGHS, to solve it repeatedly with other objectives."""
     from smle.solvers.highs import Session
 
     return Session(problem)
@@ -31,25 +31,17 @@ def open_session(problem: LinearProgram) -> Session:
 def solve(
     problem: Problem, *, backend: str | None = None, time_limit: float | None = None, node_limit: int | None = None
 ) -> Solution:
-    """Solve a problem once.
+    """Solve a problem once, with a named `backend` or the default for its kind.
 
-    Failures of the back-end are outcomes (`Status.ERROR` with the message), not exceptions.
-
-    Args:
-        problem: What to minimize over what.
-        backend: Name of a back-end; None picks the default for the kind of problem.
-        time_limit: Seconds, or None. PIQP has an iteration limit only and ignores it.
-        node_limit: Of a search over whole numbers: unlike seconds, it ends every search at the same place.
-
-    Raises:
-        ValueError: If the back-end does not solve this kind of problem.
-
+    Failures of the back-end are outcomes (`Status.ERROR` with the message), not exceptions. PIQP has only an iteration
+    limit and ignores `time_limit`, in seconds. `node_limit` bounds an integer search; unlike seconds, it ends every
+    search at the same place. Raises ValueError if the back-end does not solve this kind of problem.
     """
     choices = BACKENDS[type(problem)]
     name = choices[0] if backend is None else backend
     if name not in choices:
         raise ValueError(f"{type(problem).__name__}: expected a back-end among {choices}. Got {name!r}.")
-    # Loaded on first use: most of what smle does needs one of them, or none.
+    # Loaded on first use: most of smle needs one of them, or none.
     module = importlib.import_module(f"smle.solvers.{name}")
     try:
         limits = {"time_limit": time_limit} | ({} if node_limit is None else {"node_limit": node_limit})

@@ -64,7 +64,7 @@ def frame_of(table: Any, spec: Specification | None = None) -> pd.DataFrame:
 
 
 def is_text(series: pd.Series[Any]) -> bool:
-    """Whether a column of `frame_of` holds text, categories that are text included."""
+    """Return whether a column of `frame_of` holds text, categories that are text included."""
     import pandas as pd
 
     kind = series.dtype

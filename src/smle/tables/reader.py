@@ -168,7 +168,7 @@ class Reader:
         return rows
 
     def is_inside(self, rows: ReadTable) -> bool:
-        """Whether all rows lie in the domain."""
+        """Return whether all rows lie in the domain."""
         lower, upper = self._ends[rows.encoded.dtype.type]
         return bool(((rows.encoded >= lower) & (rows.encoded <= upper)).all())
 

@@ -96,7 +96,7 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
 
 
 def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
-    """Whether all values are whole numbers that pandas takes for such."""
+    """Return whether all values are whole numbers that pandas takes for such."""
     return kinds == {int} and all(-(2**63) <= value < 2**63 for value in values)
 
 

@@ -85,12 +85,12 @@ def plain_array(values: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
+    """Return whether a value stands for a missing one: None, NaN, or NA of pandas, which does not even compare."""
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be read as a number, however large. A truth value is none."""
+    """Return whether a value can be read as a number, however large. A truth value is none."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
@@ -251,7 +251,7 @@ def require_exact(values: Any, numbers: FloatArray, names: Sequence[str]) -> Non
 
 
 def _is_exact(value: Any, number: float) -> bool:
-    """Whether a value is a number or, being no whole number, may be read as the nearest one."""
+    """Return whether a value is a number or, being no whole number, may be read as the nearest one."""
     value = value.item() if isinstance(value, np.integer | np.bool_ | np.ndarray) else value
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Training: enforcement of the rules during training, the loop, checkpoints."""
+"""Training: the loop, enforcement of the rules, checkpoints."""
 
 import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 from smle.heads.box.training.adversarial import Adversarial

@@ -1,4 +1,4 @@
-"""Rows of a data set as batches: tensors in memory, or a loader that is iterated anew in every epoch."""
+"""Batches of a data set: tensors in memory, or a loader that is iterated in every epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Inputs = Tensor | Sequence[Tensor]
 """Arguments of the network's `forward`: features (N, d), or (features, *backbone_inputs) with N rows each."""
 
 Loader = Iterable[Any]
-"""Yields (inputs, targets) or (inputs, targets, weights) in every epoch; for example a torch DataLoader."""
+"""Yields (inputs, targets) or (inputs, targets, weights) in every epoch, such as a torch DataLoader."""
 
 _EVALUATION_ROWS = 4096
 
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     weight: Tensor | None
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device."""
+        """Move the batch to a device."""
         if device.type == "cpu":
             return self
         inputs = tuple(v.to(device) if isinstance(v, Tensor) else v for v in self.inputs)
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class Rows:
-    """Tensors in memory; every process holds all of them and takes every size-th row of each batch."""
+    """Tensors in memory. Every process holds all of them and takes every size-th row of each batch."""
 
     def __init__(self, X: Inputs, y: Tensor, weight: Tensor | None = None) -> None:
         self.inputs = (X,) if isinstance(X, Tensor) else tuple(X)
@@ -64,7 +64,7 @@ class Rows:
         return Rows(tuple(part[rows] for part in self.inputs), self.targets[rows], weight)
 
     def joined(self, other: Rows) -> Rows:
-        """Return the rows of both. Rows without a weight have a weight of 1 beside others that have one."""
+        """Concatenate the rows of both. If only one has weights, the other's are 1."""
         weight = None
         if self.weight is not None or other.weight is not None:
             weight = torch.cat([torch.ones(len(r)) if r.weight is None else r.weight for r in (self, other)])
@@ -100,7 +100,7 @@ class Rows:
 
 
 class Stream:
-    """A loader, in its own order and batch size. With several processes each brings a loader for its own rows."""
+    """A loader, in its own order and batch size. Of several processes, each brings a loader for its own rows."""
 
     def __init__(self, loader: Loader) -> None:
         if iter(loader) is loader:
@@ -127,7 +127,7 @@ class Stream:
             yield Batch(inputs, parts[1], parts[2] if len(parts) == 3 else None)
 
     def fingerprint(self) -> str:
-        """Return the kind of loader; its data are not read."""
+        """Return the kind of loader, without reading its data."""
         return type(self.loader).__name__
 
     def generators(self) -> list[torch.Generator]:
@@ -138,11 +138,11 @@ class Stream:
 
 
 Batches = Rows | Stream
-"""Batches, in one order for training and in another for evaluation."""
+"""Batches, shuffled for training and in order for evaluation."""
 
 
 def batches_of(X: Inputs | Loader, y: Tensor | None, weight: Tensor | None = None) -> Batches:
-    """Return tensors or a loader as batches. Weights are scaled to a mean of 1."""
+    """Turn tensors or a loader into batches. Weights are scaled to a mean of 1."""
     if y is None:
         if weight is not None:
             raise DataError("Expected the weights inside the loader's batches. Got sample_weight beside a loader.")
@@ -157,7 +157,7 @@ def batches_of(X: Inputs | Loader, y: Tensor | None, weight: Tensor | None = Non
 
 
 def split_rows(count: int, *, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the row numbers that training uses and those it holds out, as `train` chooses them for a seed."""
+    """Return the row numbers for training and those held out, as `train` chooses them for a seed."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, round(share * count)) if count > 1 else 0
     return order[held:], order[:held]

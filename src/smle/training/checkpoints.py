@@ -1,6 +1,6 @@
-"""Checkpoints: one file that holds everything a run needs to go on, written atomically and without pickle.
+"""Checkpoints: one file with everything a run needs to continue, written atomically and without pickle.
 
-Tensors are stored as safetensors, everything else as JSON in the same file's header. A kill at any moment leaves
+Tensors are stored as safetensors, everything else as JSON in the header of the same file. A kill at any moment leaves
 either the old file or the new one.
 """
 
@@ -28,14 +28,14 @@ Tensors = dict[str, Tensor]
 
 @dataclass
 class Checkpoint:
-    """Named groups of tensors, and plain data (what JSON can hold)."""
+    """Named groups of tensors, and plain JSON data."""
 
     tensors: dict[str, Tensors] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Write to a file beside the path and move it there."""
+    """Write to a temporary file and move it into place."""
     flat = {
         f"{group}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for group, members in checkpoint.tensors.items()
@@ -47,7 +47,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a file is a whole checkpoint of smle, of any version."""
+    """Return whether a file is a complete checkpoint of smle, of any version."""
     try:
         with safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get("format")).startswith(_KIND)
@@ -56,11 +56,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        TrainingError: If the file is not one.
-    """
+    """Read a checkpoint. Raises TrainingError if the file is not one."""
     if not is_checkpoint(path):
         raise TrainingError(f"'{path}' is not a checkpoint of smle, or it is damaged. Choose another file.")
     try:
@@ -82,10 +78,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
-    """Return the state of an optimizer as tensors by name and plain data.
+    """Return the state of an optimizer as named tensors and plain data.
 
-    Raises:
-        TrainingError: If it holds something else.
+    Raises TrainingError if it holds anything else.
     """
     state = optimizer.state_dict()
     tensors: Tensors = {}
@@ -106,7 +101,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors, data: dict[str, Any]) -> None:
-    """Give an optimizer of the same kind its state back."""
+    """Restore the state of an optimizer of the same kind."""
     current = optimizer.state_dict()["param_groups"]
     state: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *data["numbers"].items()]:

@@ -1,4 +1,4 @@
-"""Several processes: gradients and losses averaged over torch.distributed. With one process nothing happens."""
+"""Averages gradients and losses over the processes of torch.distributed; does nothing with one process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Group"]
 
 
 class Group:
-    """The processes that train together: those of torch.distributed if it was set up, else just this one."""
+    """The processes that train together: those of torch.distributed if it is set up, else just this one."""
 
     def __init__(self) -> None:
         self.active = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self.active else 0
         self.size = dist.get_world_size() if self.active else 1
-        # Only numbers on a GPU travel over nccl.
+        # nccl only moves numbers on a GPU.
         self._device = "cuda" if self.active and dist.get_backend() == "nccl" else "cpu"
 
     @property
@@ -49,7 +49,7 @@ class Group:
 
     @torch.no_grad()
     def broadcast(self, network: nn.Module) -> None:
-        """Give every process the parameters and buffers of the first one."""
+        """Copy the parameters and buffers of the first process to all others."""
         if not self.active:
             return
         tensors: list[Tensor] = [*network.parameters(), *network.buffers()]
@@ -57,7 +57,7 @@ class Group:
             dist.broadcast(tensor.data, src=0)
 
     def of_first(self, value: Any) -> Any:
-        """Return the value that the first process has."""
+        """Return the first process's value."""
         if not self.active:
             return value
         box: list[Any] = [value]

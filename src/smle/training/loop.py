@@ -1,4 +1,4 @@
-"""Training loop: epochs of gradient steps, validation, early stopping, checkpoints. Deterministic with a seed."""
+"""The training loop: epochs of gradient steps, validation, early stopping, checkpoints. Deterministic given a seed."""
 
 from __future__ import annotations
 
@@ -50,22 +50,23 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Train in place and leave eval mode on; with an enforcement the heads are then safe.
+    """Train in place, then switch to eval mode; with an enforcement, the heads are then safe.
 
     Args:
         network: A SafeNetwork, which takes its units from these rows, or any module; a BoxNetwork for an enforcement.
         X: Features (N, d), a tuple (features, *backbone_inputs), or a loader of batches (inputs, targets[, weights]).
         y: Targets (N, m); None with a loader.
-        loss: `squared_error`, `absolute_error`, `quantile` (the median), `poisson` (predicted is the logarithm of a
-            rate), or (predicted, wanted) -> mean over the rows, or a value per row, as `quantile_loss(0.9)` makes one.
+        loss: `squared_error`, `absolute_error`, `quantile` (the median), `poisson` (the network predicts the logarithm
+            of a rate), or a function (predicted, wanted) -> mean over the rows or a value per row, such as
+            `quantile_loss(0.9)`.
         options: How to train.
         seed: Fixes the held-out rows, the order of rows, and what layers draw at random.
         title: Name of the run in progress bar and log.
         enforcement: What keeps a BoxNetwork safe: `pdcg` or an object. A SafeNetwork needs none.
-        validation: (X, y) or a loader. None: a share of the rows is held out; with a loader for X, the training
-            loss takes the place of a validation loss.
-        sample_weight: Weight per row (N,); the loss must then give a value per row.
-        checkpoint: File to go on from if it exists, and to write to after epochs.
+        validation: (X, y) or a loader. By default a share of the rows is held out; with a loader for X, the training
+            loss replaces the validation loss.
+        sample_weight: Weight per row (N,); the loss must then return a value per row.
+        checkpoint: File to continue from if it exists, and to write to after epochs.
         callbacks: Called after each epoch; one that returns True ends training.
 
     Raises:
@@ -102,7 +103,7 @@ class _Run:
         self.phase, self.step, self.finished = 0 if options.warmup_epochs else 1, 0, False
 
     def set_data(self, data: Batches, validation: tuple[Inputs, Tensor] | Loader | None) -> None:
-        """Take over training and validation data, holding out rows if there is none for validation."""
+        """Set training and validation data, holding out rows if no validation data are given."""
         self.data, self.validation = data, None if validation is None else _validation(validation)
         if validation is None and isinstance(data, Rows) and len(data) > 1:
             kept, held = split_rows(len(data), share=self.options.validation_fraction, seed=self.seed)
@@ -110,7 +111,7 @@ class _Run:
         self.all_rows: Batches = self.data if self.options.final_epochs == 0 else _joined(self.data, self.validation)
 
     def execute(self) -> History:
-        """Train through all phases, going on from a checkpoint if there is one, and finish."""
+        """Train through all phases, continuing from a checkpoint if there is one, and finish."""
         if isinstance(self.data, Rows):
             self.take_units(self.data.inputs[0], self.data.targets)
         elif self.group.size > 1 and isinstance(self.network, SafeNetwork):
@@ -186,7 +187,7 @@ class _Run:
             self.optimizer.zero_grad(set_to_none=True)
             rows, value = (0, 0.0) if batch is None or not len(batch.targets) else self.backward(batch)
             all_rows, all_value = self.group.sums(rows, rows * value)
-            if not all_rows:  # every process is through
+            if not all_rows:  # every process is done
                 break
             self.require_finite(all_value / all_rows, "loss", number)
             self.group.average_gradients(self.network.parameters(), rows / all_rows)
@@ -200,14 +201,14 @@ class _Run:
         return total / weight
 
     def backward(self, batch: Batch) -> tuple[int, float]:
-        """Compute gradients; return rows and mean loss."""
+        """Compute gradients; return the number of rows and the mean loss."""
         self.take_units(batch.inputs[0], batch.targets)
         value = self.mean_loss(batch.to(self.device))
         value.backward()  # type: ignore[no-untyped-call]
         return len(batch.targets), float(value.detach())
 
     def take_units(self, features: Tensor, targets: Tensor) -> None:
-        """Let a network that has seen no data take the units of these."""
+        """Let a network that has seen no data take its units from these."""
         network = self.network
         if isinstance(network, SafeNetwork) and network.is_fresh:
             m = len(network.spec.targets)
@@ -229,7 +230,7 @@ class _Run:
         return (value.reshape(len(value), -1).mean(dim=1) * batch.weight).mean()
 
     def enforce(self, action: Any, *arguments: Any) -> None:
-        """Let the first process act on the heads, and give them to the others."""
+        """Let the first process act on the heads, and copy them to the others."""
         assert self.enforcement is not None
         assert isinstance(self.network, BoxNetwork)
         if self.group.is_first:
@@ -238,7 +239,7 @@ class _Run:
         self.group.broadcast(self.network.heads)
 
     def take_reports(self) -> None:
-        """Move what the enforcement reports into the history."""
+        """Move the reports of the enforcement to the history."""
         assert self.enforcement is not None
         for report in self.enforcement.reports:
             for name, value in report._asdict().items():
@@ -257,7 +258,7 @@ class _Run:
         return total / rows if rows else math.nan
 
     def require_finite(self, value: float, what: str, epoch: int) -> None:
-        """Raise if a loss is no number."""
+        """Raise TrainingError if a loss is NaN or infinite."""
         if not math.isfinite(value):
             raise TrainingError(
                 f"The {what} became {value} in epoch {epoch + 1}, step {self.step + 1}. Expected a finite number. "
@@ -300,7 +301,7 @@ class _Run:
             self.new_phase()
 
     def finish(self) -> None:
-        """Make the heads safe, on the first process, and give everyone its network."""
+        """Make the heads safe on the first process, and copy its network to all."""
         network = self.network
         network.train()
         message = ""
@@ -318,14 +319,14 @@ class _Run:
         if isinstance(network, BoxNetwork):
             network.set_extra_state(self.group.of_first(network.get_extra_state()))
         if isinstance(network, SafeNetwork):
-            network.counts.update(dict.fromkeys(network.counts, 0))  # those of validation are of no interest
+            network.counts.update(dict.fromkeys(network.counts, 0))  # do not count validation
         network.to("cpu")
 
     # --- checkpoints
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Return digests of what must be the same for a run to go on, by name."""
+        """Digests, by name, of everything that must be the same for a run to continue."""
         ignored = ("verbose", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
         shapes = {name: list(value.shape) for name, value in self.network.named_parameters()}
@@ -369,7 +370,7 @@ class _Run:
         write_checkpoint(content, path)
 
     def restore(self, content: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         data = content.data
         stored, ours = data["fingerprint"], self.fingerprint
         if stored != ours:
@@ -403,7 +404,6 @@ def _validation(given: tuple[Inputs, Tensor] | Loader) -> Batches:
 
 
 def _joined(data: Batches, validation: Batches | None) -> Batches:
-    """Return all rows, for the final epochs."""
     if not isinstance(data, Rows) or not isinstance(validation, Rows | None):
         raise ValueError("Expected rows in memory for final_epochs, validation included. Got a loader.")
     return data if validation is None else data.joined(validation)
@@ -419,7 +419,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _settings(network: nn.Module, options: TrainingOptions, seed: int) -> Iterator[None]:
-    """Set threads and seed for the time of training."""
+    """Set threads and seed during training."""
     before = torch.get_num_threads()
     device = options.torch_device()
     torch.set_num_threads(options.torch_threads(network))

@@ -1,4 +1,4 @@
-"""Losses by name, as scikit-learn calls them; each gives a value per row and output."""
+"""Losses under scikit-learn's names; each gives a value per row and output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LOSSES", "loss_of", "quantile_loss"]
 
 
 def quantile_loss(level: float) -> Loss:
-    """Return the loss whose minimum is a quantile, such as 0.9 for the value that nine tenths stay below."""
+    """Return the loss that a quantile minimizes; 0.9 is the value that nine tenths stay below."""
     if not 0 < level < 1:
         raise ValueError(f"Expected a quantile between 0 and 1. Got {level}.")
 
@@ -45,9 +45,7 @@ LOSSES: dict[str, Loss] = {
 def loss_of(choice: str | Loss) -> Loss:
     """Return a loss given by name or as a function.
 
-    Raises:
-        TypeError: If it is neither.
-        ValueError: If the name is unknown.
+    Raises ValueError for an unknown name, TypeError for anything else.
     """
     if isinstance(choice, str):
         if choice not in LOSSES:

@@ -1,4 +1,4 @@
-"""How to train, and what happened."""
+"""Options of the training loop, and its history."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimiz
 ScheduleFactory = Callable[[torch.optim.Optimizer], Any]
 
 SMALL_NETWORK = 500_000
-"""Parameters up to which one thread is faster than several (docs/training.md has the measurement)."""
+"""Parameters up to which one thread is faster than several (measured in docs/training.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
     """How to train. Names and defaults are those of the estimators (`smle.parameters.NetworkParameters`).
 
-    * `max_epochs` at most; `patience` epochs without a better validation loss end training, None: never.
+    * `max_epochs`: at most this many; training ends after `patience` epochs without a better validation loss, None:
+      never.
     * `validation_fraction`: share of the rows to hold out if no validation set is given.
-    * `schedule` of the learning rate: `plateau` (it falls to a third each time a third of the patience is used up),
-      `cosine`, or optimizer -> a scheduler of torch, advanced once per epoch; None: constant.
+    * `schedule` of the learning rate: `plateau` (falls to a third each time a third of the patience is used up),
+      `cosine`, or a function optimizer -> torch scheduler, advanced once per epoch; None: constant.
     * `optimizer`: (parameters, learning rate) -> optimizer; None: Adam, with `weight_decay` as in AdamW. Once the best
       validation loss is below `decay_below`, weight decay falls in proportion to it.
     * `keep`: `best` restores the weights of the best validation loss, `last` keeps those of the last epoch.
-    * `warmup_epochs`: at most so many epochs without rules first, with the same patience; then training with
-      rules starts from there with a new optimizer.
-    * `final_epochs`: so many epochs at the end on all rows, also those for validation, from the weights kept before,
-      with a tenth of the learning rate that falls to zero as a cosine. What they end with is kept. For rows in memory.
+    * `warmup_epochs`: start with at most this many epochs without rules, with the same patience; training with rules
+      then continues from there with a new optimizer.
+    * `final_epochs`: end with this many epochs on all rows, validation included, from the weights kept before, with a
+      tenth of the learning rate falling to zero as a cosine. The last weights are kept. For rows in memory.
       `final_below`: only if the best validation loss is below this.
-    * `threads` of torch; None: one for small networks, as torch has it for others. `device`: `auto`, `cpu`, ...
-    * `verbose`: show a bar; None: only on a terminal.
+    * `threads` of torch; None: one for small networks, torch's default for others. `device`: `auto`, `cpu`, ...
+    * `verbose`: show a progress bar; None: only on a terminal.
     """
 
     learning_rate: float = NetworkParameters.learning_rate
@@ -115,15 +116,14 @@ class TrainingOptions:
 
 @dataclass
 class History:
-    """What happened, epoch by epoch (those without rules come first), and which epoch was kept.
+    """What happened, epoch by epoch (those without rules first), and which epoch was kept.
 
-    * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `margin`, the worst margin of
-      the heads at that time.
-    * `final_epochs`: how many of them, the last, were on all rows; what is called validation loss there is no longer
-      one of rows held out.
+    * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `margin`, the worst margin of the
+      heads at that time.
+    * `final_epochs`: how many of the last epochs were on all rows; their validation loss is not on held-out rows.
     * `stopped`: what ended the search for the best epoch: `patience`, `max_epochs` or `callback`.
-    * `projections`: what an enforcement that projects did, run by run, as columns `step` (0: the run at the end),
-      `head`, `succeeded`, `iterations`, `strength` of the strongest counterexample and `seconds`.
+    * `projections`: the runs of an enforcement that projects, as columns `step` (0: the run at the end), `head`,
+      `succeeded`, `iterations`, `strength` of the strongest counterexample and `seconds`.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -140,12 +140,12 @@ class History:
 
     @property
     def success_rate(self) -> float:
-        """Share of runs of a projection that found nothing left to do; NaN: there were none."""
+        """Share of projection runs that succeeded; NaN if there were none."""
         succeeded = self.projections.get("succeeded", [])
         return sum(succeeded) / len(succeeded) if succeeded else math.nan
 
     def __str__(self) -> str:
-        """Sum up, in one line."""
+        """Summarize in one line."""
         epochs = f"{len(self.loss)} epochs ({self.stopped}), best {self.best_epoch + 1}"
         text = f"{epochs}, validation loss {self.best:.6g}, {self.seconds:.1f} s"
         if not self.projections:
@@ -164,7 +164,7 @@ class History:
 
 @dataclass(frozen=True)
 class EpochInfo:
-    """What a callback gets after each epoch; `epoch` counts from 0. `final`: it was one on all rows."""
+    """The argument of callbacks; `epoch` counts from 0, `final` marks an epoch on all rows."""
 
     epoch: int
     history: History

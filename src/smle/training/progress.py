@@ -34,7 +34,7 @@ class Bar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._is_shown:  # to stop one that was not shown writes an empty line in some versions of rich
+        if self._is_shown:  # stopping a bar that was not shown prints an empty line in some versions of rich
             self._progress.stop()
 
     def show(self, history: History) -> None:
@@ -43,7 +43,7 @@ class Bar:
         if history.safety and not math.isnan(history.safety[-1]):
             parts.append(f"{history.safety_name} {history.safety[-1]:.3g}")
         numbers = "  ".join(parts)
-        if history.final_epochs:  # they come on top of those that were asked for, and are named
+        if history.final_epochs:  # they come on top of max_epochs, and are named
             title = f"{self._title}, final epochs"
             self._progress.update(
                 self._task, description=title, completed=history.final_epochs, total=self._final, numbers=numbers

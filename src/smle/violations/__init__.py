@@ -1,4 +1,4 @@
-"""Real violations: inputs at which rules are most likely to break, and a search among them that is judged exactly."""
+"""Real violations: inputs at which rules are most likely to break, and a search judged exactly."""
 
 from smle.violations.points import hard_points
 from smle.violations.search import Broken, Subject, excess_of, hunt

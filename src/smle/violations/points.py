@@ -1,6 +1,6 @@
-"""Inputs at which rules are most likely to break: corners, borders and a few floats around them, inside of regions.
+"""Inputs at which rules are most likely to break: corners, borders and the floats around them, inside regions.
 
-All points lie in the domain; of the columns of a categorical input one is 1.
+All points lie in the domain, with one column of each category at 1.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def uniform_points(
 
 
 def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
-    """Return corners of the domain, half of the coordinates moved to the constants of comparisons."""
+    """Return corners of the domain, with half of the coordinates moved to the constants of comparisons."""
     return finished(spec, _snap(regions_of(spec).rows, _corners(*spec.ends(), rng, count), rng), dtype)
 
 
 def border_points(
     spec: Specification, rng: np.random.Generator, count: int, *, row: Row, dtype: Kind = np.float32
 ) -> FloatArray:
-    """Return points on the facet of a row, moved by up to three numbers of the format to either side."""
+    """Return points on the facet of a row, moved by up to three floats to either side."""
     lower, upper = spec.ends()
     inner = rng.uniform(lower, upper, (count, len(lower)))
     points = np.where(rng.random((count, 1)) < 0.5, inner, _corners(lower, upper, rng, count))
@@ -75,9 +75,9 @@ def border_points(
 def region_points(
     spec: Specification, rng: np.random.Generator, count: int, *, region: int, dtype: Kind = np.float32
 ) -> FloatArray:
-    """Return points inside of a region of `regions_of(spec)`, its corners and edges among them.
+    """Return points inside a region of `regions_of(spec)`, including corners and edges.
 
-    A region behind comparisons is a box; others have vertices in random directions, and mixtures of two or more.
+    A region made of comparisons is a box; for others, use vertices in random directions, and mixtures of two or more.
     """
     stated = regions_of(spec)
     polytope = Region.of(stated, spec, [region])
@@ -97,9 +97,9 @@ def region_points(
 
 
 def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: bool = False) -> FloatArray:
-    """Return points cast to a format and put into the domain: clamped, one column of each category 1.
+    """Cast points to a format and put them into the domain: clamped, with one column of each category at 1.
 
-    With `whole`, inputs that are stated as whole numbers are rounded to such, and those with a step to its multiples.
+    With `whole`, integer inputs are rounded to whole numbers, and those with a step to its multiples.
     """
     cast = np.clip(points.astype(dtype), *spec.ends(dtype))
     for group in spec.one_hot:
@@ -108,7 +108,7 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
     if whole:
         columns = sorted(spec.integral)
         cast[:, columns] = np.rint(cast[:, columns])
-    for item, place, flag in spec.flagged:  # where an input is missing it has its stand-in
+    for item, place, flag in spec.flagged:  # a missing input has its stand-in value
         cast[:, flag] = np.rint(cast[:, flag])
         cast[:, place] = np.where(cast[:, [flag]] == 1, np.array(item.stand_in, dtype=dtype), cast[:, place])
     if whole:
@@ -122,7 +122,7 @@ def finished(spec: Specification, points: FloatArray, dtype: Kind, *, whole: boo
 
 
 def region_boxes(spec: Specification) -> list[tuple[Doubles, Doubles]]:
-    """Return for each region of `regions_of(spec)` the box that its comparisons leave: (low, high), (d,) each."""
+    """Return, for each region of `regions_of(spec)`, the box of its comparisons: (low, high), (d,) each."""
     stated, domain = regions_of(spec), Domain.of(spec)
     boxes = []
     for region in range(len(stated.regions)):
@@ -132,7 +132,7 @@ def region_boxes(spec: Specification) -> list[tuple[Doubles, Doubles]]:
 
 
 def stepped(values: FloatArray, rng: np.random.Generator, share: float) -> FloatArray:
-    """Return values of which a share is moved to a neighboring number of the format."""
+    """Move a share of the values to a neighboring float."""
     side = np.where(rng.random(values.shape) < 0.5, -np.inf, np.inf).astype(values.dtype)
     moved = np.nextafter(values, side, dtype=values.dtype)
     return np.where(rng.random(values.shape) < share, moved, values)
@@ -144,7 +144,7 @@ def _corners(lower: Doubles, upper: Doubles, rng: np.random.Generator, count: in
 
 
 def _snap(rows: Sequence[Row], points: Doubles, rng: np.random.Generator) -> Doubles:
-    """Put a random half of the points onto each comparison's constant."""
+    """Move a random half of the points onto each comparison's constant."""
     points = points.copy()
     for row in rows:
         if row.is_comparison:

@@ -1,6 +1,6 @@
-"""The search for a real violation: hard points first, then climbing, by gradient where there is one.
+"""Searches for a real violation: hard points first, then climbing, by gradient where there is one.
 
-Excess in float64 only leads the way. Whether a rule is broken is decided exactly, at the floats as passed.
+The excess in float64 only guides the search. Whether a rule is broken is decided exactly, at the floats as passed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["Broken", "Subject", "excess_of", "hunt"]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
-_CLIMBED = 48  # clauses that are climbed at once
-_KEPT = 6  # points per clause
+_CLIMBED = 48  # clauses climbed at once
+_KEPT = 6  # points kept per clause
 _CHILDREN = 6  # trials per point and round
-_PAIRS = 512  # exclusions that lead the way; all of them are judged
+_PAIRS = 512  # exclusions that guide the search; all of them are judged
 _BATCH = 4096
 
 
 class Subject(Protocol):
-    """What is attacked: a program from encoded inputs (n, d) to outputs (n, m)."""
+    """The program under attack, from encoded inputs (n, d) to outputs (n, m)."""
 
     dtype: type[np.floating[Any]]
 
@@ -49,12 +49,12 @@ class Subject(Protocol):
         ...
 
     def pull(self, X: FloatArray, weights: Doubles) -> Doubles | None:
-        """Return the gradients (n, d) of weights . outputs; None if the subject has none."""
+        """Return the gradients (n, d) of weights . outputs, or None if the subject has none."""
         ...
 
 
 class Broken(NamedTuple):
-    """A pair of floats that breaks a rule, and by how much exactly; None: an output is not a number."""
+    """A pair of floats that breaks a rule, and by how much exactly; None if an output is not a number."""
 
     x: FloatArray
     y: Doubles
@@ -63,25 +63,17 @@ class Broken(NamedTuple):
 
     @property
     def strength(self) -> Fraction | float:
-        """The excess, infinite where an output is not a number."""
+        """The excess; infinite if an output is not a number."""
         return math.inf if self.excess is None else self.excess
 
 
 def hunt(
     subject: Subject, spec: Specification, *, tries: int, rng: np.random.Generator, starts: FloatArray | None = None
 ) -> tuple[Broken | None, int, tuple[int, ...]]:
-    """Look for an input at which the subject breaks a rule.
+    """Look for an input at which the subject breaks a rule, with about `tries` inputs, starting at `starts` (n, d).
 
-    Args:
-        subject: What is attacked.
-        spec: The rules.
-        tries: About how many inputs may be asked.
-        rng: Random numbers.
-        starts: Encoded inputs (n, d) to begin with.
-
-    Returns:
-        The strongest violation of the first round that has one, how many inputs were asked, and the rules that bind at
-        none of them.
+    Returns the strongest violation of the first round that has one, how many inputs were tried, and the rules that
+    apply to none of them.
     """
     state = _Hunt(subject, spec, rng)
     rounds = state.first(max(1, tries // 2), starts)
@@ -96,11 +88,11 @@ def hunt(
 def excess_of(
     requirement: CNF, x: FloatArray, y: Doubles, spec: Specification | None = None
 ) -> tuple[Fraction | None, tuple[int, ...]]:
-    """Return by how much a requirement is broken at floats (d,), (m,), exactly, and the outputs that matter.
+    """Return by how much floats (d,), (m,) break a requirement, exactly, and the outputs that matter.
 
-    Of a clause the literal that comes nearest to hold counts, of a requirement the worst clause: its outputs matter.
-    Nothing is broken below 0. None: an output that matters is not a number. With a specification that has steps, floats
-    count as the multiples that they stand for.
+    A clause counts by its literal nearest to holding, a requirement by its worst clause, whose outputs matter. Below 0
+    nothing is broken. None if an output that matters is not a number. If the specification has steps, floats count as
+    the multiples they stand for.
     """
     point, values = meant(spec, x, y)
     cases: list[tuple[bool, Fraction, tuple[int, ...]]] = []  # whether it is broken, by how much, outputs
@@ -123,7 +115,7 @@ def excess_of(
 
 @dataclass(eq=False)
 class _Hunt:
-    """What is known so far: the best points of each clause, and the strongest violation."""
+    """The state of a search: the best points of each clause, and the strongest violation."""
 
     subject: Subject
     spec: Specification
@@ -139,7 +131,7 @@ class _Hunt:
 
     @cached_property
     def clauses(self) -> ClauseArrays:
-        """Literals in float64, some exclusions among them, clause by clause."""
+        """Literals in float64, clause by clause, including some exclusions."""
         return ClauseArrays.of(self.spec).with_exclusions(_PAIRS, self.rng)
 
     @cached_property
@@ -154,7 +146,7 @@ class _Hunt:
     # --- asking
 
     def ask(self, X: FloatArray) -> None:
-        """Ask the subject, judge exactly, and keep the points that come nearest to break a clause."""
+        """Ask the subject, judge exactly, and keep the points nearest to breaking a clause."""
         X, Y = self.subject.ask(X)
         self.tried += len(X)
         on = np.stack([active(rule, X) for rule in self.spec.rules], axis=1)
@@ -178,20 +170,20 @@ class _Hunt:
             self.best[c] = fresh
 
     def _excess(self, X: FloatArray, Y: Doubles) -> Doubles:
-        """Return the excess of each clause (n, clauses): of its literals the smallest."""
+        """Return the excess of each clause (n, clauses), the smallest of its literals."""
         known = self.clauses
         values = Y @ known.g.T + X.astype(np.float64) @ known.s.T - known.h
         return np.asarray(np.minimum.reduceat(values, self._starts, axis=1))
 
     def _note(self, X: FloatArray, Y: Doubles, wrong: npt.NDArray[np.bool_], excess: Doubles) -> None:
-        """Keep the strongest of the violations; of each rule the rows that look worst are priced exactly."""
+        """Keep the strongest violation; only the rows of each rule that look worst are evaluated exactly."""
         for r in np.flatnonzero(wrong.any(axis=0)):
             rows = np.flatnonzero(wrong[:, r])
             own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
             for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
                 much, _ = excess_of(self.spec.rules[r].requirement, X[row], Y[row], self.spec)
                 case = Broken(X[row], Y[row], int(r), much)
-                # A number tells more than NaN does.
+                # A number is more informative than NaN.
                 if self.found is None or (self.found.excess is None, case.strength) > (
                     case.excess is None, self.found.strength
                 ):  # fmt: skip
@@ -200,7 +192,7 @@ class _Hunt:
     # --- points to begin with
 
     def first(self, count: int, starts: FloatArray | None) -> Iterator[FloatArray]:
-        """Yield starting points: those given, inside of every region, corners, borders, the whole domain."""
+        """Yield starting points: those given, then inside every region, corners, borders, and the whole domain."""
         spec, rng, dtype = self.spec, self.rng, self.subject.dtype
         if starts is not None and len(starts):
             yield from _chunks(finished(spec, starts, dtype, whole=True)[: max(1, count // 2)])
@@ -215,7 +207,7 @@ class _Hunt:
         yield from _chunks(self._finished(np.concatenate(made)))
 
     def _finished(self, points: FloatArray) -> FloatArray:
-        """Return points of the domain; some values are those that stand in for missing ones."""
+        """Put points into the domain, with some values at the stand-ins for missing ones."""
         for column, value in self._stand_ins:
             points[self.rng.random(len(points)) < 0.05, column] = value
         return finished(self.spec, points, self.subject.dtype, whole=True)
@@ -244,13 +236,13 @@ class _Hunt:
         yield from _chunks(self._finished(np.concatenate(steps).astype(self.subject.dtype)))
 
     def _promise(self, clause: int) -> float:
-        """How near a clause is to break, in units of what its excess varies by."""
+        """Return how near a clause is to breaking, relative to the spread of its excess."""
         values = self.best[clause][2]
         spread = max(float(values.max() - values.min()), 1e-12 * (1 + abs(float(values.max()))))
         return float(values.max()) / spread + self.rng.random()
 
     def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
-        """Return for each point the box of a region of its clause's rule in which it lies: (n, d) each."""
+        """Return, for each point, the box of a region of its clause's rule that contains it: (n, d) each."""
         stated = regions_of(self.spec)
         low, high = (np.tile(ends, (len(X), 1)) for ends in self.spec.ends())
         for region, rules in enumerate(stated.rules):
@@ -261,7 +253,7 @@ class _Hunt:
         return low, high
 
     def _slopes(self, X: FloatArray, Y: Doubles, clause: npt.NDArray[Any]) -> Doubles | None:
-        """Return the gradient (n, d) of the literal that comes nearest to hold."""
+        """Return the gradient (n, d) of the literal nearest to holding."""
         known = self.clauses
         weights, direct = np.zeros((len(X), known.g.shape[1])), np.zeros((len(X), known.s.shape[1]))
         for i, c in enumerate(clause):
@@ -273,7 +265,7 @@ class _Hunt:
         return None if pulled is None else np.nan_to_num(pulled) + direct
 
     def _varied(self, X: FloatArray, low: Doubles, high: Doubles) -> Doubles:
-        """Return points that differ in some coordinates: a step of any size, an end, another point's, a neighbor."""
+        """Vary some coordinates of points: a step of any size, an end, another point's value, a neighboring float."""
         rng, (n, d) = self.rng, X.shape
         size = 10.0 ** rng.uniform(-7, -0.3, (n, 1))
         near = X + rng.standard_normal((n, d)) * (high - low) * size
@@ -284,7 +276,7 @@ class _Hunt:
         moved = np.where(kind == 4, stepped(X, rng, 0.5), moved)
         share = rng.choice([1.0 / d, 0.3, 1.0], size=(n, 1))
         mixed = np.clip(np.where(rng.random((n, d)) < share, moved, X), low, high)
-        for group in self.spec.one_hot:  # another category, where the region leaves one
+        for group in self.spec.one_hot:  # another category, if the region allows one
             flip = np.flatnonzero(rng.random(n) < 0.2)[:, None]
             mixed[flip, group] = rng.uniform(low[flip, group], high[flip, group])
         return mixed

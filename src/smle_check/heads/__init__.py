@@ -1,1 +1,1 @@
-"""Heads: what follows the model, and its worst case."""
+"""The kinds of heads, each with its worst case."""

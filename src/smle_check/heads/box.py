@@ -16,13 +16,13 @@ Halfspace = tuple[dict[int, Fraction], Fraction]  # terms.x <= bound
 
 
 def over_box(slope: list[Fraction], box: Box) -> Fraction:
-    """Maximum of slope.x over a box; an empty slope is zero."""
+    """Return the maximum of slope.x over a box; an empty slope is zero."""
     ends = zip(slope, *box, strict=False)
     return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
 
 
 def root_box(spec: Specification, active: set[int]) -> Box:
-    """Return the smallest box that the active rows over one input leave; empty ones shrink to a point."""
+    """Return the smallest box given by the active rows over one input; an empty one shrinks to a point."""
     low, high = list(spec.low), list(spec.high)
     for row in (spec.rows[r] for r in active if len(spec.rows[r].terms) == 1):
         ((k, sign),) = row.terms.items()
@@ -36,8 +36,8 @@ def root_box(spec: Specification, active: set[int]) -> Box:
 class Hidden:
     """A hidden layer of bounds by a network over one box of inputs: h = relu(p), p = A v + a, between lines (6.1).
 
-    v is the input or the layer before. Any slopes in [0, 1] will do: below * p <= relu(p), and relu(p) - above * p is
-    convex, so largest at an end.
+    v is the input or the previous layer. Any slopes in [0, 1] are valid: below * p <= relu(p), and relu(p) - above * p
+    is convex, hence largest at an end.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Hidden:
             self.reach.append(self.top[j] + self.errors[j])
 
     def highest(self, row: list[Fraction]) -> Fraction:
-        """Bound row.v over the box from above, without rounding errors."""
+        """Bound row.v over the box from above, ignoring rounding errors."""
         if self.previous is None:
             return over_box(row, self.box)
         constant, slope = self.previous.back(row)
         return constant + over_box(slope, self.box)
 
     def back(self, q: list[Fraction]) -> tuple[Fraction, list[Fraction]]:
-        """Return (d, c) with q.h <= d + c.x on the box, without rounding errors."""
+        """Return (d, c) with q.h <= d + c.x on the box, ignoring rounding errors."""
         constant, slope = Fraction(0), [Fraction(0)] * len(self.weight[0])
         for j, value in enumerate(q):
             through = value * (self.above[j] if value > 0 else self.below[j])
@@ -94,8 +94,8 @@ Line = tuple[
 class Bounds:
     """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside.
 
-    The clip gives l where l > u, so that units lie in [l, max(l, u)]. Center and half-width are those of [l, u], and
-    `tops` has a line for every unit whose bounds may cross: max(l, u) = u + relu(l - u) is below it.
+    The clip gives l where l > u, so units lie in [l, max(l, u)]. Center and half-width are those of [l, u]; for every
+    unit whose bounds may cross, `tops` has a line above max(l, u) = u + relu(l - u).
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class Head:
             self.tilt.append([self.dot(row, column, bounds.center_slope_grid) for column in bounds.center_slope])
 
     def dot(self, v: list[int], column: list[int], grid: int) -> Fraction:
-        """Inner product of a combination of rows with a vector that is on a grid of its own."""
+        """Return the inner product of a combination of rows with a vector on its own grid."""
         return Fraction(sum(map(mul, v, column)), 1 << (self.grid + grid))
 
     def worst(self, g: dict[int, Fraction], tops: dict[int, Line]) -> tuple[Fraction, dict[int, Fraction]]:
-        """Bound g.y over the box: return (d, c) with g.y <= d + c.x, without rounding errors."""
+        """Bound g.y over the box: return (d, c) with g.y <= d + c.x, ignoring rounding errors."""
         box, scale = self.bounds, math.lcm(*(v.denominator for v in g.values()))
         v = [0] * box.width
         for j, value in g.items():
@@ -184,7 +184,7 @@ class Head:
                 (gap, slopes), size_i = box.gaps[i], Fraction(v[i], scale << self.grid)
                 constant += size_i * (share * gap + lift)
                 q = [total + size_i * share * slope for total, slope in zip(q, slopes, strict=True)]
-        if box.hidden is not None:  # q is a combination of hidden units so far
+        if box.hidden is not None:  # so far q combines hidden units
             more, q = box.hidden.back(q)
             constant += more
         slope = dict(enumerate(q))
@@ -216,7 +216,8 @@ class Head:
     ) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
-        Under constant bounds, without a pass-through, `clause_bound` is evaluated in integers: pairs may be many.
+        With constant bounds and no pass-through, `clause_bound` is evaluated in integers, since there may be many
+        pairs.
         """
         constant, unit = not (self.bounds.affine or self.V), Fraction(1, 1 << (self.grid + self.bounds.half_grid))
         reach = [list(map(mul, row, self.bounds.half)) for row in self.W] if constant else []

@@ -4,11 +4,11 @@ Limits of single outputs are clips. Clauses that couple outputs or have alternat
 checked on candidates, which may come from anywhere:
 
     y = settled(clip list(x, candidate)) of the first candidate with ok(x, y); else of safe(x) = slope.x + offset
-    ok: every clause of a rule that is on has a literal that holds, and no excluded pair of it is y_h >= 0, y_k >= 0
-    a literal holds: sum64(g.y + k.|y| + s.x) <= threshold, where k pays for rounding (`sums`)
+    ok: every clause of an active rule has a literal that holds, and none of its excluded pairs has y_h >= 0, y_k >= 0
+    a literal holds: sum64(g.y + k.|y| + s.x) <= threshold, where k covers rounding (`sums`)
 
-A number nearer to 0 than 2^-126 is settled as 0. Which safe(x) serves is decided by a tree over the bits of the gate;
-that it obeys every clause is proved leaf by leaf. Without such clauses there is one candidate and no check.
+A number nearer to 0 than 2^-126 is settled as 0. A tree over the bits of the gate chooses safe(x), which is proved to
+obey every clause, leaf by leaf. Without such clauses there is one candidate and no check.
 """
 
 from fractions import Fraction
@@ -35,7 +35,7 @@ from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.specification import Literal, Specification
 
 MAX_LEAVES, MAX_DEPTH, MAX_CHECKED = 1_000, 64, 200_000
-SHORT = 8  # slopes that are looked at as they are
+SHORT = 8  # fewer slopes are used as they are
 PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
@@ -48,7 +48,7 @@ class Clause(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is checked: different literals, those that read inputs first; clauses; rules with exclusions."""
+    """What is checked: distinct literals, those that read inputs first; clauses; rules with exclusions."""
 
     literals: list[Literal]
     moving: int
@@ -62,7 +62,7 @@ class Checked(NamedTuple):
 
 
 def checked_of(spec: Specification) -> Checked:
-    """Return what the rules ask beside limits of single outputs."""
+    """Return what the rules require besides limits of single outputs."""
     require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
     stated = [(i, c, clause) for i, rule in enumerate(spec.rules) for c, clause in enumerate(rule.clauses)]
     stated = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated if not is_limit(clause)]
@@ -75,13 +75,13 @@ def checked_of(spec: Specification) -> Checked:
 
 
 def without_zeros(literal: Literal) -> Literal:
-    """Return the literal without coefficients that are 0."""
+    """Drop zero coefficients from a literal."""
     y, x = ({k: v for k, v in form.items() if v} for form in (literal.y, literal.x))
     return literal._replace(y=y, x=x)
 
 
 def key_of(literal: Literal) -> tuple[Any, ...]:
-    """Return what makes a literal different from others."""
+    """Return a key that identifies a literal."""
     return tuple(literal.y.items()), tuple(literal.x.items()), literal.bound, literal.strict
 
 
@@ -89,7 +89,7 @@ def key_of(literal: Literal) -> tuple[Any, ...]:
 
 
 def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
-    """Return the numbers of the check that section 13 prescribes: literal by literal, of the columns that it reads."""
+    """Return the numbers of the check that section 13 prescribes, literal by literal, for the columns it reads."""
     sums = [sum_of(spec, literal) for literal in checked.literals]
     return {
         "check.outputs": listed([v for s in sums for v in s.outputs.values()]),
@@ -100,7 +100,7 @@ def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
 
 
 def listed(numbers: list[Fraction]) -> Tensor:
-    """Return float64 numbers as a tensor."""
+    """Pack float64 numbers into a tensor."""
     return packed(numbers, BINARY64, len(numbers))
 
 
@@ -108,7 +108,7 @@ def listed(numbers: list[Fraction]) -> Tensor:
 
 
 def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
-    """Read a tree: null is a leaf, [region, tree where its bit is on, tree where it is off] a branch."""
+    """Read a tree: null is a leaf, [region, tree if its bit is on, tree if it is off] a branch."""
     if data is None:
         return [leaf]
     require(isinstance(data, list) and len(data) == 3, "tree: expected null or [region, tree, tree]")
@@ -123,7 +123,7 @@ def read_tree(data: Any, gated: list[int], leaf: Leaf = ROOT) -> list[Leaf]:
 
 
 def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list[tuple[Form, Fraction]]:
-    """Return affine functions of x; the largest bounds by how much a clip moves an answer to its side, beyond `own`."""
+    """Return affine functions of x; the largest bounds how far a clip moves an answer to its side, beyond `own`."""
     side = clip.limit.side
     result = []
     for factor in (1 - U, 1 + U) if clip.error else (Fraction(1),):
@@ -139,8 +139,8 @@ def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list
 def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
     """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|.
 
-    A constant is stored exactly. So is a table, slopes over one group without an offset: its sum is one stored number
-    times 1, and others times 0.
+    A constant is stored exactly. So is a table (slopes over one group, no offset): its sum is one stored number times
+    1, plus others times 0.
     """
     if not slope or spec.is_table(slope, offset):
         return Fraction(0)
@@ -149,7 +149,7 @@ def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
 
 
 class Safe:
-    """The safe answers of one leaf, moved by the clips as any candidate is."""
+    """The safe answers of one leaf, moved by the clips like any candidate."""
 
     def __init__(self, facts: Facts, clips: list[Clip], stored: list[tuple[Form, Fraction]], moves: dict[int, Any]):
         self.facts, self.spec, self.clips, self.stored, self.moves = facts, facts.spec, clips, stored, moves
@@ -158,7 +158,7 @@ class Safe:
         self.others: dict[tuple[int, int], Form] = {}
 
     def way(self, i: int, side: int) -> Fraction:
-        """Return how far what is served of output i may be from what is stored: above it (side 1) or below."""
+        """Bound how far the served output i may be above (side 1) or below the stored one."""
         if (i, side) not in self.ways:
             most = Fraction(0)
             for j in self.sides.get((i, side), ()):
@@ -167,10 +167,10 @@ class Safe:
         return self.ways[i, side]
 
     def moved(self, j: int, least: Fraction) -> Fraction:
-        """Return by how much a clip may move the stored answer to its side, beyond rounding; less than `least` is 0."""
+        """Bound how far a clip may move the stored answer to its side, beyond rounding; return 0 if below `least`."""
         clip, most = self.clips[j], Fraction(0)
         limit: Limit = clip.limit
-        if limit.region in self.facts.leaf.off:  # where its bit is off it does nothing
+        if limit.region in self.facts.leaf.off:  # a clip whose bit is off does nothing
             return most
         slope, offset = self.slope(limit.output, limit.region), self.stored[limit.output][1]
         for form, constant in move_forms(clip, slope, offset, self.rounded[limit.output]):
@@ -180,7 +180,7 @@ class Safe:
         return most
 
     def slope(self, i: int, region: int | None) -> Form:
-        """Return the slope of a stored answer; of a long table what a region leaves of it."""
+        """Return the slope of a stored answer, restricted to a region if it is a long table."""
         slope, boxes = self.stored[i][0], self.facts.boxes
         if region is None or len(slope) <= SHORT:
             return slope
@@ -204,13 +204,13 @@ class Safe:
         return form, constant
 
     def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
-        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None: nowhere."""
+        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None if no input is there."""
         return self.facts.most(*self.form(literal, region), region, None, mu)
 
     def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
-        """Prove that the safe answer satisfies a clause: one literal, with multipliers, or any without.
+        """Prove that the safe answer satisfies a clause: one literal with multipliers, or any literal without.
 
-        Without multipliers each member of a one-hot group may have a literal of its own.
+        Without multipliers, each member of a one-hot group may use a different literal.
         """
         chosen = clause if proof is None else [clause[index(proof[0], len(clause), "literal")]]
         short = []
@@ -224,7 +224,7 @@ class Safe:
         raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
 
     def by_member(self, clause: list[Literal], region: int) -> bool:
-        """Whether a clause holds in a region for each member of a group, with any of its literals each."""
+        """Return whether a clause holds in a region for each member of a group, each with any literal."""
         forms = [(*self.form(without_zeros(literal), region), literal.strict) for literal in clause]
         groups = {self.facts.boxes.group.get(k) for form, _, _ in forms for k in form} - {None}
         for g in sorted(g for g in groups if g is not None):
@@ -239,7 +239,7 @@ class Safe:
         return False
 
     def is_off(self, label: int) -> bool:
-        """Whether a label is proved to be off wherever this leaf serves."""
+        """Return whether a label is proved to be off wherever this leaf serves."""
         off = Literal({label: Fraction(1)}, {}, Fraction(0), True)
         found = self.excess(off, None, [])
         return found is None or found < 0
@@ -248,7 +248,7 @@ class Safe:
 def read_safe(
     spec: Specification, tensors: dict[str, Tensor], count: int
 ) -> list[list[tuple[Form, Fraction]]]:  # fmt: skip
-    """Read the stored answers: for each leaf and output the slope and the offset."""
+    """Read the stored answers: slope and offset for each leaf and output."""
     m, d = len(spec.outputs), len(spec.inputs)
     slopes = values(tensors, "safe.slope", "F32", (count, m, d))
     offsets = values(tensors, "safe.offset", "F32", (count, m))
@@ -274,13 +274,13 @@ def gated_regions(spec: Specification) -> list[int]:
 
 
 def require_units(spec: Specification, tensors: dict[str, Tensor]) -> None:
-    """Require units of distances that proposals can count in; no proof reads them."""
+    """Require units of distance that proposals can use; no proof reads them."""
     units = values(tensors, "check.scale", "F64", (len(spec.outputs),))
     require(all(1 / WIDE <= unit <= WIDE for unit in units), "check.scale: expected numbers from 2^-100 to 2^100")
 
 
 def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
-    """Check the head: the clips by pairs; the check of candidates by its numbers; the safe answers leaf by leaf."""
+    """Check the head: the clips by pairs, the numbers of the check, and the safe answers leaf by leaf."""
     spec, tensors, gated, *_ = claim
     _, tree = fields(claim.program, "head tree", "program")
     limits, leaves, moves = fields(claim.proof, "pairs safe moved", "proof")
@@ -329,7 +329,7 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
 
 
 def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int, ...], list[Any]]) -> None:
-    """Check every clause and every exclusion for the safe answer of one leaf; remove the proofs that were used."""
+    """Check every clause and exclusion for the safe answer of one leaf; remove the proofs used."""
     spec, off = safe.spec, set(safe.facts.leaf.off)
     for rule, c, _ in checked.clauses:
         for region in spec.rules[rule].regions:

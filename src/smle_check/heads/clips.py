@@ -1,18 +1,18 @@
 """The clip list: limits on single outputs, read off the rules, behind any model (section 12).
 
-A rule asks `y_i >= L(x)` or `y_i <= U(x)` on a region; L and U are constant or affine. Each is one clip with a bit of
-its own, so that rules may overlap in any number:
+A rule asks `y_i >= L(x)` or `y_i <= U(x)` on a region; L and U are constant or affine. Each is one clip with its own
+bit, so that any number of rules may overlap:
 
     q = float64(answer of the model);  q = q if |q| <= W else default
-    for the clips that are on, in this order: affine lower, affine upper, constant lower, constant upper
+    for the active clips, in this order: affine lower, affine upper, constant lower, constant upper
         v = s.x + o in float64 (affine)  or  c (constant);     q = q if q >= v else v  (upper clips: <=)
     y = float32(q)
 
-The final value is q or one clip's value, and only a later clip of the other side can undo a rule: pairs suffice.
+The final value is q or one clip's value, and only a later clip of the other side can undo a rule, so pairs suffice.
 
-A table, `y <= cap[article]`, is an affine clip without an offset, whose slope is over the columns of one group. Of
-these one is 1 and the others are 0, so v is the stored number of that member: nothing is rounded, and the limit of each
-member is compared with its own number.
+A table, `y <= cap[article]`, is an affine clip without an offset, whose slope is over the columns of one group. Exactly
+one of these is 1, so v is the stored number of that member: nothing is rounded, and the limit of each member is
+compared with its own number.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ STAGES = ("affine_lower", "affine_upper", "constant_lower", "constant_upper")
 
 
 class Limit(NamedTuple):
-    """What a rule asks on a region: side * (y_output - (slope.x + offset)) >= 0, or > 0; side is 1 or -1."""
+    """A limit of a rule on a region: side * (y_output - (slope.x + offset)) >= 0, or > 0; side is 1 or -1."""
 
     rule: int
     clause: int
@@ -48,15 +48,15 @@ class Limit(NamedTuple):
 
     @property
     def stage(self) -> str:
-        """Which group of clips it belongs to."""
+        """The group of clips it belongs to."""
         return f"{'affine' if self.slope else 'constant'}_{'lower' if self.side > 0 else 'upper'}"
 
 
 class Clip(NamedTuple):
-    """A limit with the numbers that are deployed for it: slope.x + offset, computed with at most error + more.x.
+    """A limit with its deployed numbers: slope.x + offset, computed with an error of at most error + more.x.
 
-    An error of 0: it is a stored number itself, of a constant or of a table. Other sums have one above 0, and `more`
-    for the members of groups: a number of one category is not in the sums of others.
+    An error of 0 means a stored number, of a constant or a table. Other sums have an error above 0, and `more` for the
+    members of groups: the number of one category does not enter the sums of others.
     """
 
     limit: Limit
@@ -67,12 +67,12 @@ class Clip(NamedTuple):
 
 
 def is_limit(clause: list[Literal]) -> bool:
-    """Whether a clause limits a single output, so that a clip settles it."""
+    """Return whether a clause limits a single output, so that a clip settles it."""
     return len(clause) == 1 and sum(map(bool, clause[0].y.values())) == 1
 
 
 def limits_of(spec: Specification) -> list[Limit]:
-    """Return the limits that the rules state, in the order of their clips. Other clauses are not for clips."""
+    """Return the limits that the rules state, in the order of their clips. Other clauses are left to the check."""
     found: list[Limit] = []
     require(sum(len(rule.clauses) * len(rule.regions) for rule in spec.rules) <= MAX_LIMITS, "rules: too many limits")
     for i, rule in enumerate(spec.rules):
@@ -88,7 +88,7 @@ def limits_of(spec: Specification) -> list[Limit]:
 
 
 def gaps(clip: Clip, limit: Limit) -> list[tuple[Form, Fraction]]:
-    """Return forms (slope, constant): where one is >= 0, what this clip leaves obeys the limit; all are needed.
+    """Return forms (slope, constant); where all are >= 0, what this clip leaves obeys the limit.
 
     An affine clip leaves v with |v - (s.x + o)| <= E(x), and then float32(v): (1 -+ u) v and at most `tiny`. A constant
     and a table leave a stored float32 number, which is 0 or normal.
@@ -125,16 +125,16 @@ class Pairs:
         self.others = {key: Others(self, own, -key[1]) for key, own in self.sides.items()}
 
     def nonempty(self, region: int) -> list[tuple[Known, Binary]]:
-        """Return what a region leaves in each format in which that is not empty."""
+        """Return what a region leaves, in each format in which it is not empty."""
         if region not in self.boxes_of:
             found = [(self.boxes.of(region, fmt), fmt) for fmt in FORMATS]
             self.boxes_of[region] = [(known, fmt) for known, fmt in found if not self.boxes.is_empty(known)]
         return self.boxes_of[region]
 
     def against(self, k: int) -> tuple[Fraction | None, list[int]]:
-        """Return what is left to be proved of limit k, one by one: its own clip, and later ones of the other side.
+        """Return the clips against which limit k is proved one by one: its own, and later ones of the other side.
 
-        Before them the margin of those that are settled together; None: none is.
+        The first value is the margin of the clips settled together, or None if there are none.
         """
         limit = self.clips[k].limit
         if not self.nonempty(limit.region):
@@ -146,7 +146,7 @@ class Pairs:
         return None, [k, *others.meeting(k)]
 
     def least(self, j: int, side: int) -> Fraction:
-        """Return the least of side * (what clip j leaves), of a clip whose region is not empty."""
+        """Return the least of side * (what clip j leaves), for a clip whose region is not empty."""
         if (j, side) not in self.reaches:
             clip = self.clips[j]
             forms = gaps(clip, clip.limit._replace(side=side, slope={}, offset=Fraction(0)))
@@ -163,9 +163,9 @@ class Pairs:
         return limit.side * limit.offset + max(most)
 
     def margin(self, k: int, j: int, mu_data: Any) -> Fraction | None:
-        """Prove that what clip j leaves obeys limit k; return the margin, None where they never meet.
+        """Prove that what clip j leaves obeys limit k; return the margin, or None if they never meet.
 
-        The limit binds on its region as stated; the clip is on in its region as the gate sees it.
+        The limit binds on its region as stated; the clip is active in its region as the gate sees it.
         """
         limit, clip = self.clips[k].limit, self.clips[j]
         margins = []
@@ -184,16 +184,16 @@ class Others:
 
     def __init__(self, pairs: Pairs, own: list[int], side: int) -> None:
         self.pairs, self.side = pairs, side
-        self.clips = [j for j in own if self.left(j)]  # others are never on
+        self.clips = [j for j in own if self.left(j)]  # others are never active
         self.worst: list[Fraction] = []
         self.indices: list[Index] | None = None
 
     def left(self, j: int) -> list[Known]:
-        """Return what the region of a clip leaves, in each format in which that is anything."""
+        """Return what the region of a clip leaves, in each format in which it is not empty."""
         return [known for known, _ in self.pairs.nonempty(self.pairs.clips[j].limit.region)]
 
     def spare(self, k: int, demand: Fraction) -> Fraction | None:
-        """Return by how much the worst of the clips behind limit k obeys it anywhere; None: there is none."""
+        """Return by how much the worst clip after limit k obeys it anywhere, or None if there is no clip."""
         if not self.worst:
             for j in reversed(self.clips):
                 least = self.pairs.least(j, self.side)
@@ -203,7 +203,7 @@ class Others:
         return self.worst[first] - demand if first < len(self.clips) else None
 
     def meeting(self, k: int) -> list[int]:
-        """Return the clips behind limit k whose regions may meet its own."""
+        """Return the clips after limit k whose regions may meet its own."""
         if self.indices is None:
             spec, found = self.pairs.boxes.spec, {j: self.left(j) for j in self.clips}
             read = {i for own in found.values() for known in own for i in known.ends}
@@ -222,7 +222,7 @@ Keys = Callable[[list[Known]], "Iterable[int] | None"]
 
 
 class Index:
-    """Clips by keys of their regions, where regions that meet have a key in common; None: all of them."""
+    """Clips by keys of their regions; regions that meet share a key. Keys are None for any region."""
 
     def __init__(self, keys: Keys, clips: Mapping[int, list[Known]]) -> None:
         self.keys, self.listed, self.anywhere = keys, dict[int, list[int]](), list[int]()
@@ -233,7 +233,7 @@ class Index:
             self.anywhere += [j] if found is None else []
 
     def meeting(self, own: list[Known]) -> list[int] | None:
-        """Return the clips that may meet a region; None: all."""
+        """Return the clips that may meet a region, or None for all."""
         found = self.keys(own)
         if found is None:
             return None
@@ -241,7 +241,7 @@ class Index:
 
 
 def members_left(g: int) -> Keys:
-    """Return the members that a region asks for, in any format, if it names those of a group."""
+    """Return the members that a region requires, in any format, if it names members of the group."""
 
     def keys(own: list[Known]) -> Iterable[int] | None:
         found = [known.members.get(g) for known in own]
@@ -252,7 +252,7 @@ def members_left(g: int) -> Keys:
 
 
 def slots_left(i: int, all_known: list[Known]) -> Keys:
-    """Return the slots between lower ends of ranges of one input that a region's own range meets, if they are few."""
+    """Return the slots between lower ends of one input's ranges that a region's own range meets, if they are few."""
     lows = sorted({known.ends[i][0] for known in all_known if i in known.ends})
 
     def keys(own: list[Known]) -> Iterable[int] | None:
@@ -287,7 +287,7 @@ def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Lim
 
 
 def names_of() -> set[str]:
-    """Return the names of the tensors that hold the clips."""
+    """Return the names of the clip tensors."""
     names = {"clips.default"} | {f"clips.{stage}" for stage in STAGES}
     return names | {f"clips.{stage}_slope" for stage in STAGES if stage.startswith("affine")}
 
@@ -295,7 +295,7 @@ def names_of() -> set[str]:
 def check_clips(
     spec: Specification, clips: list[Clip], proof_data: Any
 ) -> tuple[list[tuple[Obligation, Fraction]], Pairs]:
-    """Check the clip list: every limit by its own clip, and by every later clip of the other side."""
+    """Check the clip list: every limit against its own clip, and against every later clip of the other side."""
     proofs = read_proofs(proof_data, "limit clip", "mu")
     pairs, settled, asked = Pairs(Boxes(spec), clips), [], []
     for k in range(len(clips)):
@@ -318,7 +318,7 @@ def check_clips(
 
 
 def read_proofs(data: Any, keys: str, values: str) -> dict[tuple[int, ...], list[Any]]:
-    """Index proofs by the whole numbers of their keys; each has these fields, of which the last are multipliers."""
+    """Index proofs by the integers in their `keys`; the `values` fields hold the rest, multipliers last."""
     proofs: dict[tuple[int, ...], list[Any]] = {}
     for entry in items(data, "proofs"):
         found = fields(entry, f"{keys} {values}", "proof")

@@ -1,17 +1,17 @@
 """The grid head: every answer is a whole number of steps, and rules are checked in whole numbers (section 14).
 
 A literal `g.y + s.x <= h` over multiples of steps is an inequality between whole numbers, compared exactly; an equality
-is two of them. Nothing is rounded but what real inputs contribute:
+is two of them. Only the contribution of real inputs is rounded:
 
     n = C.k + CX.kx <= H                                    all whole: float64 sums below 2^53 are exact
     n <= floor(h') + floor(T),  T = sum64(M.x) + F          with real inputs; M and F err to the safe side
 
-    k = the first candidate, made whole, with lower <= k <= upper and a literal that holds in every clause of every rule
-        that is on; else slope.kx + offset, whole, of the leaf
+    k = the first candidate, made whole, with lower <= k <= upper and a literal that holds in every clause of every
+        active rule; else slope.kx + offset, whole, of the leaf
     y = float32(k * numerator / denominator)
 
-A leaf of the tree knows bits of the gate, and cuts of inputs; that its answer obeys is proved without rounding, so that
-no room is needed.
+A leaf of the tree knows bits of the gate, and cuts of inputs. Its answer is proved without rounding, so no room is
+needed.
 """
 
 import math
@@ -64,7 +64,7 @@ class Comparison(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What is checked: different literals, those that read real inputs first; clauses (rule, clause, literals)."""
+    """What is checked: distinct literals, those that read real inputs first; clauses (rule, clause, literals)."""
 
     literals: list[Literal]
     moving: int
@@ -75,7 +75,7 @@ class Listed(NamedTuple):
 
 
 def listed_of(spec: Lattice) -> Listed:
-    """Return what is checked: all clauses but those that the ranges of outputs settle."""
+    """Return what is checked: all clauses except those settled by the ranges of outputs."""
     require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
     stated = [(i, c, clause) for i, rule in enumerate(spec.rules) for c, clause in enumerate(rule.clauses)]
     cleaned = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated]
@@ -88,12 +88,12 @@ def listed_of(spec: Lattice) -> Listed:
 
 
 def reads_numbers(spec: Lattice, literal: Literal) -> bool:
-    """Whether a literal reads an input without a step."""
+    """Return whether a literal reads an input without a step."""
     return any(spec.input_steps[j] is None for j in literal.x)
 
 
 def in_range(spec: Lattice, clause: list[Literal]) -> bool:
-    """Whether the range of its output settles a clause: one literal, with one output and no input."""
+    """Return whether the range of its output settles a clause: one literal, with one output and no input."""
     if len(clause) != 1 or clause[0].x or len(clause[0].y) != 1:
         return False
     literal = clause[0]
@@ -127,14 +127,14 @@ def comparison_of(spec: Lattice, literal: Literal) -> Comparison:
 
 
 def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tuple[Form, Fraction]:
-    """Return M and F: floor(sum64(M.x) + F) is at most `bound - floor(bound) + moved.x`, or below it if strict."""
+    """Return M and F such that floor(sum64(M.x) + F) is at most `bound - floor(bound) + moved.x` (below if strict)."""
     count, left = len(moved), bound - math.floor(bound)
     require(count < MOST_TERMS, "check: sum too long")
     if not left and not strict:
         if count == 1 and all(is_power(v) for v in moved.values()):
             return moved, Fraction(0)  # nothing is rounded
         signs = {sign_of(spec, j, v) for j, v in moved.items()} - {0}
-        if len(signs) <= 1 and None not in signs:  # no term has another sign: errors are in proportion
+        if len(signs) <= 1 and None not in signs:  # all terms have the same sign: errors are in proportion
             least = signs != {1}
             share = 1 + Fraction(count + 3, 2**52) * (1 if least else -1)
             return {j: pushed(v * share, outward=least) for j, v in moved.items()}, Fraction(0)
@@ -149,14 +149,14 @@ def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool) -> tupl
 
 
 def is_power(value: Fraction) -> bool:
-    """Whether a number is a power of two, with its sign, that no product underflows with."""
+    """Return whether a number is, up to sign, a power of two large enough that no product underflows."""
     size = abs(value)
     odd = (part & (part - 1) for part in (size.numerator, size.denominator))
     return not any(odd) and size >= SMALLEST_COEFFICIENT
 
 
 def sign_of(spec: Lattice, j: int, v: Fraction) -> int | None:
-    """Return the sign of a product with an input over its whole range; None: it has both."""
+    """Return the sign of a product with an input over its whole range, or None if it has both."""
     low = min(side[0][j] for side in spec.passed.values())
     high = max(side[1][j] for side in spec.passed.values())
     if low < 0 < high:
@@ -165,7 +165,7 @@ def sign_of(spec: Lattice, j: int, v: Fraction) -> int | None:
 
 
 def pushed(value: Fraction, *, outward: bool) -> Fraction:
-    """Return a float64 number that is not smaller in size (`outward`) or not larger; inward, tiny ones are 0."""
+    """Round to a float64 number that is not smaller in size (`outward`) or not larger; inward, tiny ones become 0."""
     if outward:
         size = max(threshold_above(abs(value)), SMALLEST_COEFFICIENT)
     else:
@@ -199,7 +199,7 @@ class GridLeaf(NamedTuple):
 
 
 def read_tree(spec: Lattice, data: Any, gated: list[int], leaf: GridLeaf, depth: int = 0) -> list[GridLeaf]:
-    """Read a tree: null is a leaf, [region, on, off] asks for a bit, [{"input", "at"}, up to it, beyond] cuts."""
+    """Read a tree: null is a leaf, [region, on, off] tests a bit, [{"input", "at"}, up to it, beyond] cuts."""
     if data is None:
         return [leaf]
     require(isinstance(data, list) and len(data) == 3, "tree: expected null or [region or cut, tree, tree]")
@@ -219,7 +219,7 @@ def read_tree(spec: Lattice, data: Any, gated: list[int], leaf: GridLeaf, depth:
 
 
 def cut_leaves(spec: Lattice, leaf: GridLeaf, column: Any, place: Any) -> tuple[GridLeaf, GridLeaf]:
-    """Return the two parts of a leaf: an input up to a place (a whole number of steps, or a float32), and beyond."""
+    """Split a leaf into an input up to a place (a whole number of steps, or a float32), and beyond."""
     j = index(column, len(spec.inputs), "tree")
     step, at = spec.input_steps[j], cut_place(spec, j, place)
     old = leaf.cuts.get(j, Cut(None, None, False))
@@ -263,7 +263,7 @@ class SafeAnswer:
             self.answers.append((form, offset))
 
     def require_range(self) -> None:
-        """Prove that every answer is in the range of its output."""
+        """Prove that every answer lies in the range of its output."""
         for i, (form, offset) in enumerate(self.answers):
             low, high = self.spec.output_ranges[i]
             for sign, end in ((1, high), (-1, -low)):
@@ -282,7 +282,7 @@ class SafeAnswer:
         return form, constant
 
     def clause(self, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int, proof: Any) -> None:
-        """Prove that the answer satisfies a clause: one literal, with multipliers, or any without."""
+        """Prove that the answer satisfies a clause: one literal with multipliers, or any literal without."""
         chosen = range(len(clause)) if proof is None else [index(proof[0], len(clause), "literal")]
         short = []
         for k in chosen:
@@ -299,7 +299,7 @@ CHECK = ("check.outputs", "check.steps", "check.inputs", "check.thresholds", "ch
 
 
 def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
-    """Check the head: every constant as it is prescribed; the safe answers leaf by leaf."""
+    """Check the head: every constant as prescribed, and the safe answers leaf by leaf."""
     stated, tensors, gated, *_ = claim
     _, tree = fields(claim.program, "head tree", "program")
     (proof_data,) = fields(claim.proof, "safe", "proof")
@@ -341,7 +341,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
 
 
 def steps_of_leaves(spec: Lattice, listed: Listed) -> Callable[[GridLeaf, list[dict[int, Fraction]]], int]:
-    """Return what counts the steps that the proof of one leaf takes, given its slopes."""
+    """Return a function that counts the steps of the proof of one leaf, given its slopes."""
     size = [1 + sum(1 + len(spec.rows[r].terms) for r in rows) for rows in spec.regions]
     asked = [(spec.rules[rule].regions, own) for rule, _, own in listed.clauses]
 
@@ -357,7 +357,7 @@ def steps_of_leaves(spec: Lattice, listed: Listed) -> Callable[[GridLeaf, list[d
 
 
 def check_leaf(safe: SafeAnswer, leaf: int, listed: Listed, proofs: dict[tuple[int, ...], list[Any]]) -> None:
-    """Check range and clauses for the safe answer of one leaf; remove the proofs that were used."""
+    """Check range and clauses for the safe answer of one leaf; remove the proofs used."""
     safe.require_range()
     spec = safe.spec
     for rule, c, own in listed.clauses:

@@ -1,4 +1,4 @@
-"""A kind of head, as the checker knows it. `smle_check/heads/table.py` lists them."""
+"""The contract of a kind of head for the checker. `smle_check/heads/table.py` lists the kinds."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -12,7 +12,7 @@ from smle_check.statement import STATEMENT
 
 
 class Deployed(NamedTuple):
-    """A head that was checked, to be printed as nodes of an ONNX graph; `stated` is the certificate's `program`."""
+    """A checked head, to be printed as ONNX nodes; `stated` is the certificate's `program`."""
 
     program: Program
     interface: Interface
@@ -24,18 +24,19 @@ class Deployed(NamedTuple):
 
 
 def no_word(spec: Specification, obligation: Obligation) -> str:
-    """Say nothing of what enforces a clause: its margin does."""
+    """Return "": margins say enough."""
     return ""
 
 
 class Kind(NamedTuple):
     """A kind of head.
 
-    * `check` derives every obligation of a claim, and settles each with its margin; it raises where one is not proved.
+    * `check` derives every obligation of a claim and settles each with its margin; it raises if one is not proved.
     * `printer` prints its program as nodes.
-    * `words`: which kind it is, for people. `enforced_by`: what enforces a clause, in a word.
+    * `words`: the kind in words. `enforced_by`: what enforces a clause, in a word.
     * `statement`: what its certificates claim.
-    * `reads_steps`: whether it reads inputs in its own way, steps among them; else the gate's constants are compared.
+    * `reads_steps`: whether it reads inputs in its own way, including steps; otherwise the gate's constants are
+      compared.
     """
 
     check: Callable[[Claim], list[tuple[Obligation, Fraction]]]

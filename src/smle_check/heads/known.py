@@ -1,7 +1,7 @@
-"""What is known of x where regions hold, or do not: ranges, members of one-hot groups, rows (sections 12, 13).
+"""What is known about x where regions hold, or do not: ranges, members of one-hot groups, rows (sections 12, 13).
 
-Of the columns of a one-hot group exactly one is 1, the others are 0. So a comparison of one of them, or a row over
-columns of one group alone, leaves some members and no others, and an affine function is largest at one of these.
+Exactly one column of a one-hot group is 1, the others are 0. So a comparison of one of them, or a row over columns of
+one group alone, leaves certain members, and an affine function is largest at one of these.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ Form = dict[int, Fraction]
 
 
 class Members(NamedTuple):
-    """Which members of a one-hot group are left: one `among` these columns, or none of these."""
+    """The members left of a one-hot group: one `among` these columns, or none of these."""
 
     names: frozenset[int]
     among: bool
 
     def meeting(self, other: "Members") -> "Members":
-        """Return what two of them leave."""
+        """Return the intersection."""
         if self.among and other.among:
             return Members(self.names & other.names, True)
         if self.among or other.among:
@@ -35,19 +35,19 @@ class Members(NamedTuple):
         return (column in self.names) is self.among
 
     def opposite(self) -> "Members":
-        """Return the others."""
+        """Return the complement."""
         return self._replace(among=not self.among)
 
 
 class Known(NamedTuple):
-    """What is left of x in a format: ranges of inputs that are numbers, members of groups, by their number."""
+    """What is left of x in a format: ranges of numeric inputs, and members of groups, by number."""
 
     ends: Ends
     members: dict[int, Members]
 
 
 class Boxes:
-    """What comparisons of regions leave to inputs of a format; each region is read once."""
+    """What comparisons of regions leave to inputs of a format; cached by region."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
@@ -65,7 +65,7 @@ class Boxes:
 
     @staticmethod
     def note(known: Known, more: Known) -> None:
-        """Add further knowledge; where nothing is left, low > high, or no member is among those named."""
+        """Add further knowledge. If nothing is left, low > high, or no member remains."""
         for k, (low, high) in more.ends.items():
             a, b = known.ends.get(k, (low, high))
             known.ends[k] = max(a, low), min(b, high)
@@ -88,19 +88,19 @@ class Boxes:
         return Known({k: (max(low, above(-bound, fmt) if strict else -bound), high)}, {})
 
     def group_of(self, row: Row) -> int | None:
-        """Return the group that has all columns of a row; None: there is none."""
+        """Return the group that has all columns of a row, or None."""
         groups = {self.group.get(k) for k in row.terms}
         return groups.pop() if len(groups) == 1 else None
 
     @staticmethod
     def chosen(row: Row, bound: Fraction, strict: bool) -> Members:
-        """Return the members at which a row over their group holds: each is 1 while all others are 0."""
+        """Return the members at which a row over their group holds, with that member 1 and all others 0."""
         holds = {k: v < bound if strict else v <= bound for k, v in row.terms.items()}
         others = bound > 0 if strict else bound >= 0  # at members that the row does not name
         return Members(frozenset(k for k, inside in holds.items() if inside is not others), not others)
 
     def beyond(self, region: int, fmt: Binary) -> Known:
-        """Return what is left outside of a region as it is stated: of one comparison, or of rows over one group."""
+        """Return what is left outside a region as stated: of one comparison, or of rows over one group."""
         rows = [self.spec.rows[r] for r in self.spec.regions[region]]
         g = self.group_of(rows[0]) if rows else None
         if g is not None and all(self.group_of(row) == g for row in rows):
@@ -119,7 +119,7 @@ class Boxes:
         return Known({k: (low, min(high, -bound if strict else below(-bound, fmt)))}, {})
 
     def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Known | None:
-        """Return what is left where some regions meet, outside of others; None: no input is there."""
+        """Return what is left where some regions meet, outside others; None if no input is there."""
         known = Known({}, {})
         for region in regions:
             self.note(known, self.of(region, fmt))
@@ -128,7 +128,7 @@ class Boxes:
         return None if self.is_empty(known) else known
 
     def is_empty(self, known: Known) -> bool:
-        """Whether no input is left."""
+        """Return whether no input is left."""
         if any(low > high for low, high in known.ends.values()):
             return True
         return any(not self.count(g, members) for g, members in known.members.items())
@@ -171,14 +171,14 @@ ROOT = Leaf((), ())
 
 
 class Facts:
-    """What is known of x in a leaf, where further regions hold: the maximum of affine functions there."""
+    """What is known about x in a leaf, where further regions hold: the maximum of affine functions there."""
 
     def __init__(self, boxes: Boxes, leaf: Leaf = ROOT) -> None:
         self.boxes, self.spec, self.leaf = boxes, boxes.spec, leaf
         self.left: dict[tuple[tuple[int, ...], Binary], Known | None] = {}
 
     def complement(self, region: int) -> tuple[Form, Fraction] | None:
-        """Return a row that holds outside of a region that is one oblique row: there x is outside it as stated."""
+        """Return a row that holds outside a region made of one oblique row: there x is outside it as stated."""
         rows = [self.spec.rows[r] for r in self.spec.regions[region]]
         if len(rows) != 1 or len(rows[0].terms) == 1:
             return None
@@ -187,7 +187,7 @@ class Facts:
     def rows(self, stated: int | None, seen: int | None) -> dict[int, bool]:
         """Return the rows that hold, by number, and whether as stated (else as the gate sees them).
 
-        Numbers from len(rows) on are the outsides of regions.
+        Numbers from len(rows) on are the complements of regions.
         """
         spec = self.spec
         regions = [*self.leaf.on, *(() if seen is None else (seen,))]
@@ -203,7 +203,7 @@ class Facts:
         return row.terms, row.bound if as_stated and len(row.terms) > 1 else row.compared[fmt][0]
 
     def known(self, stated: int | None, seen: int | None, fmt: Binary) -> Known | None:
-        """Return what is left where a region holds as stated and another as the gate sees it; None: nothing."""
+        """Return what is left where a region holds as stated and another as the gate sees it; None if nothing."""
         regions = tuple(sorted({*self.leaf.on, *(g for g in (stated, seen) if g is not None)}))
         if (regions, fmt) not in self.left:
             self.left[regions, fmt] = self.boxes.meeting(regions, fmt, self.leaf.off)
@@ -212,7 +212,7 @@ class Facts:
     def most(
         self, form: Form, constant: Fraction, stated: int | None, seen: int | None, mu_data: Any
     ) -> Fraction | None:
-        """Bound form.x + constant where a region holds as stated and another as the gate sees it; None: nowhere."""
+        """Bound form.x + constant where a region holds as stated and another as the gate sees it; None if nowhere."""
         rows = self.rows(stated, seen) if mu_data else {}
         mu = multipliers_of(mu_data, set(rows), "mu", self.spec.work) if mu_data else {}
         found = []
@@ -225,7 +225,7 @@ class Facts:
         return max(found, default=None)
 
     def by_member(self, form: Form, constant: Fraction, stated: int, g: int) -> dict[int, Fraction]:
-        """Bound form.x + constant where a region holds as stated, for each member of a group that is left there."""
+        """Bound form.x + constant where a region holds as stated, for each remaining member of a group."""
         rest = {k: v for k, v in form.items() if self.boxes.group.get(k) != g}
         found: dict[int, Fraction] = {}
         for fmt in FORMATS:

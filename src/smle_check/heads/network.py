@@ -18,7 +18,7 @@ def hidden_layers(tensors: dict[str, Tensor]) -> int:
 
 
 class Relaxed:
-    """A head under bounds by a network: one `Head` for every box and slopes that a proof speaks of."""
+    """A head under bounds by a network: one `Head` for every box and slopes that a proof uses."""
 
     def __init__(
         self, spec: Specification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]

@@ -1,11 +1,11 @@
 """Whole numbers of steps: which floats stand for them, and how the inputs of a grid head are read (section 14).
 
-An output stands for `k * step`, k whole; what is served is `float32(k * numerator / denominator)`, the float32 number
-nearest to it. An input with a step is read as a whole number, too:
+An output stands for `k * step`, k whole; the float32 number nearest to it, `float32(k * numerator / denominator)`, is
+served. An input with a step is read as a whole number, too:
 
-    kx = floor(x * denominator / numerator + 1/2), inside of its range
+    kx = floor(x * denominator / numerator + 1/2), clamped to its range
 
-A real input nearer to 0 than 2^-100 is read as 0. Rules, regions and ranges are about inputs as they are read.
+A real input nearer to 0 than 2^-100 is read as 0. Rules, regions and ranges refer to inputs as they are read.
 """
 
 import copy
@@ -26,7 +26,7 @@ SINGLE = 2**24
 
 
 class Whole(NamedTuple):
-    """Linear forms as whole numbers: times `factor` the coefficients of steps are whole, with no common divisor."""
+    """Linear forms in whole numbers: times `factor`, the coefficients of steps are whole, with no common divisor."""
 
     factor: Fraction
     outputs: dict[int, int]
@@ -36,8 +36,8 @@ class Whole(NamedTuple):
 def require_step(step: Fraction, most: int, what: str) -> None:
     """Require that float32 tells all multiples of a step up to `most` apart, and that float64 computes them.
 
-    A step without a decimal part beyond binary fractions: the float32 number is the multiple itself. Otherwise it is
-    the nearest one, and an ulp of it is below the step.
+    If the step is a binary fraction, the float32 number is the multiple itself. Otherwise it is the nearest one, and
+    its ulp is below the step.
     """
     require(step > 0, f"{what}: expected a step above 0")
     numerator, denominator = step.numerator, step.denominator
@@ -54,7 +54,7 @@ def require_step(step: Fraction, most: int, what: str) -> None:
 
 
 def whole_range(lower: Fraction, upper: Fraction, step: Fraction, what: str) -> tuple[int, int]:
-    """Return the first and the last multiple of a step in a range, as whole numbers."""
+    """Return the first and last multiple of a step in a range, as whole numbers."""
     require(step > 0 and max(abs(lower), abs(upper)) / step < EXACT, f"{what}: expected a range of few steps")
     low, high = math.ceil(lower / step), math.floor(upper / step)
     require(low <= high, f"{what}: no multiple of the step in the range")
@@ -81,8 +81,8 @@ def whole_form(outputs: Form, inputs: Form, what: str) -> Whole:
 class ReadRow(NamedTuple):
     """A half-space over inputs as they are read: stored coefficients, and a threshold for each input format.
 
-    It holds if the float64 sum is at most the threshold. `next`: for one over whole numbers, by how much the sum of its
-    complement is larger at least, in the units of the stated row; else None.
+    It holds if the float64 sum is at most the threshold. `next`, for a row over whole numbers: the least by which the
+    sum of its complement is larger, in the units of the stated row; else None.
     """
 
     coefficients: Form
@@ -99,7 +99,7 @@ class Lattice(Specification):
 
     @classmethod
     def read(cls, spec: Specification) -> "Lattice":
-        """Return the specification with ranges and half-spaces as they are read; nothing else is changed."""
+        """Return the specification with ranges and half-spaces as they are read; nothing else changes."""
         m, d = len(spec.outputs), len(spec.inputs)
         require(len(spec.input_steps) == d, "specification: expected a step, or null, for every input")
         require(len(spec.output_steps) == m, "specification: expected a range and a step for every output")
@@ -148,20 +148,20 @@ class Lattice(Specification):
             limit = max(-size - 1, min(size, limit))
             made = {j: Fraction(v) for j, v in whole.inputs.items()}
             return ReadRow(made, dict.fromkeys(FORMATS, Fraction(limit)), 1 / whole.factor)
-        if len(terms) == 1:  # a real number is compared exactly, on the input as passed
+        if len(terms) == 1:  # a real number is compared exactly, as passed
             limits = {fmt: below_strictly(c, fmt) if strict else c for fmt, (c, strict) in row.compared.items()}
             return ReadRow(terms, limits, None)
         threshold = threshold_above(row.bound + self.slack(terms))
         return ReadRow({j: coefficient(v) for j, v in terms.items()}, dict.fromkeys(FORMATS, threshold), None)
 
     def slack(self, terms: Form) -> Fraction:
-        """Bound by how much a float64 sum over inputs as they are held is off, stored coefficients included."""
+        """Bound the error of a float64 sum over inputs as they are held, including that of stored coefficients."""
         stored, reach = {j: coefficient(v) for j, v in terms.items()}, [self.held(j) for j in terms]
         rounded = sum((abs(v - stored[j]) * self.held(j) for j, v in terms.items()), Fraction(0))
         return rounded + error64(list(stored.values()), reach, Fraction(0), "guard")
 
     def known_row(self, row: Row, own: ReadRow) -> Row:
-        """Return what a half-space says about inputs as they are read: where it holds as stated, and as it is seen."""
+        """Return what a half-space says about inputs as they are read: as stated, and as the gate sees it."""
         if own.next is not None:
             bound = own.thresholds[BINARY64] * own.next
             return row._replace(bound=bound, strict=False, compared=dict.fromkeys(FORMATS, (bound, False)))
@@ -172,9 +172,9 @@ class Lattice(Specification):
 
 
 def below_strictly(bound: Fraction, fmt: Binary) -> Fraction:
-    """Return a number t, 0 or normal, so that x < bound is x <= t for every x of a format that is 0 or at least 2^-100.
+    """Return t, 0 or normal, such that x < bound is x <= t for every x of a format that is 0 or at least 2^-100.
 
-    So no comparison is strict, and no constant is one that a machine might read as 0.
+    Then no comparison is strict, and no machine reads a constant as 0.
     """
     result = below(bound, fmt)
     if abs(result) >= SMALLEST_INPUT:
@@ -183,7 +183,7 @@ def below_strictly(bound: Fraction, fmt: Binary) -> Fraction:
 
 
 class Cut(NamedTuple):
-    """Inputs of a leaf: from this value to that, as they are read. A lower end of a real one may be strict."""
+    """The range of an input in a leaf, as it is read. The lower end of a real input may be strict."""
 
     lower: Fraction | None
     upper: Fraction | None
@@ -191,7 +191,7 @@ class Cut(NamedTuple):
 
 
 class ReadBoxes(Boxes):
-    """What comparisons leave to inputs as they are read, inside of the cuts of a leaf."""
+    """What comparisons leave to inputs as they are read, within the cuts of a leaf."""
 
     def __init__(self, spec: Lattice, cuts: dict[int, Cut] | None = None, known: "ReadBoxes | None" = None) -> None:
         super().__init__(spec)
@@ -200,7 +200,7 @@ class ReadBoxes(Boxes):
             self.known = known.known
 
     def meeting(self, regions: Iterable[int], fmt: Binary, outside: Iterable[int] = ()) -> Known | None:
-        """Return what is left where some regions meet, outside of others, inside of the cuts; None: no input."""
+        """Return what is left where some regions meet, outside others and within the cuts; None if no input."""
         known = super().meeting(regions, fmt, outside)
         if known is None:
             return None
@@ -217,7 +217,7 @@ class ReadBoxes(Boxes):
         return known._replace(ends=ends)
 
     def beyond(self, region: int, fmt: Binary) -> Known:
-        """Return what is left outside of a region that is one comparison; of whole numbers a step further."""
+        """Return what is left outside a region made of one comparison; for whole numbers, one step further."""
         listed = self.spec.regions[region]
         row = self.spec.rows[listed[0]] if len(listed) == 1 else None
         own = None if row is None else self.lattice.reads[listed[0]]
@@ -232,14 +232,14 @@ class ReadBoxes(Boxes):
 
 
 class ReadFacts(Facts):
-    """What is known of inputs as they are read in a leaf."""
+    """What is known about inputs as they are read in a leaf."""
 
     def __init__(self, boxes: ReadBoxes, leaf: Leaf) -> None:
         super().__init__(boxes, leaf)
         self.lattice = boxes.lattice
 
     def complement(self, region: int) -> tuple[Form, Fraction] | None:
-        """Return a row that holds outside of a region that is one oblique row."""
+        """Return a row that holds outside a region made of one oblique row."""
         found = super().complement(region)
         if found is None:
             return None
@@ -248,7 +248,7 @@ class ReadFacts(Facts):
 
 
 def reading_tensors(spec: Lattice, gated: list[int]) -> dict[str, Tensor]:
-    """Return the constants with which inputs are read and half-spaces compared (section 14)."""
+    """Return the constants for reading inputs and comparing half-spaces (section 14)."""
     m, d = len(spec.outputs), len(spec.inputs)
     steps = [step or Fraction(1) for step in spec.input_steps]
     result = {
@@ -270,5 +270,5 @@ def reading_tensors(spec: Lattice, gated: list[int]) -> dict[str, Tensor]:
 
 
 def rows_of(spec: Specification, gated: list[int]) -> list[int]:
-    """Return the half-spaces that regions of the gate are made of, in their order."""
+    """Return the half-spaces of the gate's regions, in order."""
     return sorted({r for g in gated for r in spec.regions[g]})

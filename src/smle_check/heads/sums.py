@@ -1,15 +1,15 @@
 """Sums that the check compares: numbers for which "computed sum <= threshold" implies a literal (section 13).
 
 A literal `g.y + s.x <= h` is compared as `sum64(G.y + K.|y| + S.x) <= H`, without any bound on the model's answers: K
-pays, in proportion to each |y_i|, for what coefficients and sums are rounded by. With N products, `growth` =
-(N + 1) / (2^53 - N - 1), X the largest |x| of the domain and A what underflow may take away:
+covers, in proportion to each |y_i|, the rounding of coefficients and sums. With N products, `growth` = (N + 1) / (2^53
+- N - 1), X the largest |x| of the domain and A the most that underflow may take away:
 
     K_i >= |g_i - G_i| + growth (|G_i| + K_i)
     H   <= h - sum |s - S| X - growth sum |S| X - A            (< where the literal is strict)
 
-because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`. Of the columns of a one-hot group
-one is 1 and the others are 0: products with 0 are 0 and add nothing, so a group counts as one product. What its column
-costs is paid by that column alone, so that a large number of one category takes nothing from the others:
+because the error of the sum is at most `growth (sum (|G| + K) |y| + sum |S| X) + A`. Exactly one column of a one-hot
+group is 1: products with 0 are 0 and add nothing, so a group counts as one product. Each column pays for its own error,
+so that a large number of one category takes nothing from the others:
 
     S_c >= s_c + growth |S_c|            (columns of groups; the sums of H are over the other inputs)
 """
@@ -22,14 +22,14 @@ from smle_check.reading import require
 from smle_check.specification import Literal, Specification
 
 WIDE = Fraction(2) ** 100  # no answer behind the clip list is larger
-NO_UNDERFLOW = Fraction(2) ** -800  # of coefficients, if all are as large
+NO_UNDERFLOW = Fraction(2) ** -800  # least size of coefficients that rules out underflow
 MOST_TERMS = 2**20
 
 
 class Sum(NamedTuple):
     """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold.
 
-    Outputs and inputs are those of `columns_of`, in their order; sizes that are not there are 0.
+    Outputs and inputs are those of `columns_of`, in order; missing sizes are 0.
     """
 
     outputs: dict[int, Fraction]
@@ -39,7 +39,7 @@ class Sum(NamedTuple):
 
 
 def columns_of(spec: Specification, literal: Literal) -> tuple[list[int], list[int]]:
-    """Return the outputs and the inputs that the sum of a literal reads, in the order of its stored numbers."""
+    """Return the outputs and inputs that the sum of a literal reads, in the order of its stored numbers."""
     group = table_of(spec, literal)
     return [*literal.y], [*literal.x] if group is None else spec.groups[group]
 
@@ -50,7 +50,7 @@ def sum_of(spec: Specification, literal: Literal) -> Sum:
 
 
 def exact_sum(literal: Literal) -> Sum | None:
-    """Return the numbers of a literal that is compared without rounding; None: it is none of these.
+    """Return the numbers of a literal that is compared without rounding, or None.
 
     * One output: `+-y <= h / |g|`. Answers are 0 or normal in float32.
     * The order of two outputs, `y <= z`: the float64 difference of two such numbers has the sign of the exact one.
@@ -64,12 +64,12 @@ def exact_sum(literal: Literal) -> Sum | None:
 
 
 def table_sum(spec: Specification, literal: Literal) -> Sum | None:
-    """Return the numbers of a literal of one output whose inputs are the columns of one group; None: it is none.
+    """Return the numbers of a literal of one output whose inputs are the columns of one group, or None.
 
     `+-y <= T_c` where member c is 1, with T_c = (h - s_c) / |g|, rounded down to a float64 number that is 0 or normal.
     The sum is `+-y - T_c`: the one product with 1 is exact, those with 0 are 0, and one rounding keeps the sign of a
-    difference. It never underflows: where neither is 0, y is a multiple of 2^-149 of at least 2^-126 in size, and T_c
-    is a multiple of 2^-179, or less than half as large as y.
+    difference. It never underflows: if neither is 0, y is a multiple of 2^-149 of at least 2^-126 in size, and T_c is a
+    multiple of 2^-179, or less than half as large as y.
     """
     group = table_of(spec, literal)
     if group is None:
@@ -83,7 +83,7 @@ def table_sum(spec: Specification, literal: Literal) -> Sum | None:
 
 
 def table_of(spec: Specification, literal: Literal) -> int | None:
-    """Return the group whose columns are all inputs of a literal of one output; None: it is no such literal."""
+    """Return the group whose columns are all inputs of a literal of one output, or None."""
     groups = spec.groups_of(literal.x)
     return groups.pop() if len(literal.y) == 1 and len(groups) == 1 else None
 
@@ -119,12 +119,12 @@ def member(value: Fraction, growth: Fraction) -> Fraction:
 
 
 def underflow(outputs: list[Fraction], inputs: list[Fraction], count: int) -> Fraction:
-    """Bound what numbers that become 0 take away from a sum, or that are read as 0, before it is rounded further.
+    """Bound what numbers that underflow, or are read as 0, take away from a sum before it is rounded further.
 
     Each of `count` products and sums may lose what is below the smallest normal number, and so may each input;
-    subnormal float32 inputs may be read as 0. Answers and stored numbers are 0 or normal. If there are no inputs and
-    coefficients are not tiny, every product is above 2^-926: all that is lost, below count * 2^-1022, is less than the
-    one rounding that `growth` counts too many.
+    subnormal float32 inputs may be read as 0. Answers and stored numbers are 0 or normal. Without inputs and tiny
+    coefficients, every product is above 2^-926: the total loss, below count * 2^-1022, is less than the one rounding
+    that `growth` counts too many.
     """
     if not inputs and all(not v or abs(v) >= NO_UNDERFLOW for v in outputs):
         return Fraction(0)

@@ -1,4 +1,4 @@
-"""One line per kind of head, by the name in `program`. Each reads its own fields of `program` and `proof`."""
+"""The table of heads, by the name in `program`. Each kind reads its own fields of `program` and `proof`."""
 
 from smle_check.claims import Obligation
 from smle_check.heads.candidates import check_rules, checked_of
@@ -24,7 +24,7 @@ def print_box(head: Deployed) -> Printer:
 
 
 def print_rules(head: Deployed) -> Printer:
-    """Print a head of rules: a clip list, and a check behind it where clips are not all."""
+    """Print a head of rules: a clip list, followed by a check if clips are not enough."""
     program, interface, spec, gated, stated, tensors, proposals = head
     if not checked_of(spec).is_empty:
         return Checked(program, interface, tensors, spec, gated, stated["tree"], proposals)
@@ -38,13 +38,13 @@ def print_grid(head: Deployed) -> Printer:
 
 
 def clip_or_check(spec: Specification, obligation: Obligation) -> str:
-    """Say what enforces a clause in a head of rules."""
+    """Return what enforces a clause in a head of rules."""
     clause = obligation.clause
     return "clip" if clause is not None and is_limit(spec.rules[obligation.rule].clauses[clause]) else "check"
 
 
 def always_check(spec: Specification, obligation: Obligation) -> str:
-    """Say what enforces a clause on a grid."""
+    """Return what enforces a clause on a grid."""
     return "check"
 
 

@@ -1,1 +1,1 @@
-"""ONNX files: is the head in the file the one that its certificate speaks of?"""
+"""Checks that the head in an ONNX file is the one its certificate is about."""

@@ -1,9 +1,9 @@
 """Checked candidates as nodes: answers that obey the rules are served; for others, proposals are tried in a branch.
 
-What is checked is a list of rows over outputs, their sizes and inputs, each compared with a threshold in float64, and
-conditions on the bits that come out. Answers that no clip has seen are also compared with 2^100, so that one product
-serves; a batch in which every row passes is answered at once. For rows that fail, the first proposal is checked in the
-same way. Where one of these fails, the program runs as it is stated, with all candidates, the answer itself first.
+The check is a list of rows over outputs, their sizes and inputs, each compared with a threshold in float64, and
+conditions on the resulting bits. Answers that no clip has seen are also compared with 2^100, so that one product is
+enough; a batch in which every row passes is answered at once. For rows that fail, the first proposal is checked in the
+same way. If one of these fails, the program runs as stated, with all candidates, the answer itself first.
 """
 
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ MOST = 1 << 20  # conditions
 
 
 class Condition(NamedTuple):
-    """Weights of bits whose sum is at least `need`: small whole numbers."""
+    """Weights of bits, small whole numbers, whose sum must be at least `need`."""
 
     weights: dict[int, int]
     need: int
 
 
 def some_of(bits: Iterable[int], failing: Iterable[int]) -> Condition:
-    """Ask that one of some bits is set, or that one of some others is not."""
+    """Require that one of some bits is set, or that one of some others is not."""
     others = set(failing)
     return Condition({**dict.fromkeys(bits, 1), **dict.fromkeys(others, -1)}, 1 - len(others))
 
@@ -43,11 +43,11 @@ class Table:
     """What is compared: rows over outputs, their sizes and inputs with thresholds, and the conditions on their bits.
 
     Literals come first, then labels that exclude others (their bit: y >= 0) and the gate's half-spaces. `stated` are
-    the conditions of the program, on numbers that have been through the clip list.
+    the conditions of the program, on numbers after the clip list.
 
-    Answers that no clip has seen (not `bounded`) may be NaN or infinite: they are compared with 2^100 number by number,
+    Answers that no clip has seen (not `bounded`) may be NaN or infinite: they are compared with 2^100 one by one,
     before any sum, which reads 0 in their place. `asked`, the conditions on answers and on the first proposal, has
-    these bits, too, which come behind those of the rows.
+    these bits, too, after those of the rows.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Table:
         labels = {i for rule in checked.excluding for pair in spec.rules[rule].exclusions for i in pair}
         on = {i: self.row({i: -1.0}, 0.0) for i in sorted(labels)}
         first = len(self.rows)
-        # Many comparisons are not summed: each picks its input, and their bits come behind those of the sums.
+        # Many comparisons are not summed: each picks its input, and their bits come after those of the sums.
         self.gate, self.tensors = gate, tensors
         self.picks = len(gate.comparisons) if len(gate.comparisons) * d > FEW and not gate.oblique else 0
         if not self.picks:
@@ -105,7 +105,7 @@ class Table:
 
 
 class Checked(Limits):
-    """Operations of the clip list, then the check. `count`: how many further proposals the graph has for each row."""
+    """Operations of the clip list, then the check. `count`: further proposals per row in the graph."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, spec: Specification, gated: list[int],
@@ -123,18 +123,18 @@ class Checked(Limits):
         return {"x"} if self.table.moves else set()
 
     def print(self, kept: set[str]) -> str:
-        """Put down the program."""
+        """Write the program."""
         return super().print(kept | self.kept())
 
     def within(self, op: Op) -> None:
-        """The answer, for the clips; without any it is checked as it is."""
+        """Write the answer, for the clips; without clips it is checked as it is."""
         if self.stages:
             super().within(op)
         else:
             self.values[op.out] = Value(self.program.answer(self.m, across=True), True)
 
     def narrow(self, op: Op) -> None:
-        """Serve the answers where all pass, else see to those that do not."""
+        """Serve the answers if all pass, else repair those that do not."""
         p, q = self.program, self.value(op.args[0]).node
         y = self.settled(p.add("Cast", [q], "clips/single", to=FLOAT) if self.stages else q, "check")
         bits = self.compared(y, self.widened() if self.table.moves else None, "check", unseen=not self.stages)
@@ -152,7 +152,7 @@ class Checked(Limits):
     # --- parts of both checks
 
     def settled(self, y: str, name: str) -> str:
-        """Turn float32 numbers nearer to 0 than normal ones into 0; NaN stays."""
+        """Turn subnormal float32 numbers into 0; NaN stays."""
         p = self.program
         size = p.add("Abs", [y], f"{name}/size")
         tiny = p.add("Less", [size, p.floats("check.tiny", [float(TINY)], ())], f"{name}/tiny")
@@ -161,7 +161,7 @@ class Checked(Limits):
     def compared(self, y: str, wide: str | None, name: str, *, unseen: bool) -> str:
         """Compare all rows for outputs y (m, n) and inputs in float64 (d, n): bits (rows, n) in float32.
 
-        Of outputs that no clip has `seen` there are further bits: that they are at most 2^100 in size, and not NaN.
+        For outputs that no clip has seen (`unseen`), further bits say that they are at most 2^100 in size, and not NaN.
         """
         p, table, m, sane = self.program, self.table, self.table.m, None
         if unseen:
@@ -188,7 +188,7 @@ class Checked(Limits):
         return bits if sane is None else p.add("Concat", [bits, p.cast(sane)], f"{name}/known", axis=0)
 
     def sums(self, used: list[int], values: str, name: str) -> str:
-        """Return the sums of all rows (rows, n) over the columns that are used."""
+        """Return the sums of all rows (rows, n) over the columns used."""
         p, rows = self.program, self.table.rows
         if is_sparse(rows, len(used)):
             place = {k: i for i, k in enumerate(used)}
@@ -205,7 +205,7 @@ class Checked(Limits):
         return picked(self.program, wide, table.gate, table.tensors, range(table.picks), name, "check.compared")
 
     def short(self, bits: str, name: str, *, stated: bool = False) -> str:
-        """Return by how much each condition is not met, at most 0 where it is: (conditions, n)."""
+        """Return by how much each condition is missed (conditions, n); at most 0 if it is met."""
         p, table = self.program, self.table
         stated = stated or table.width == table.bits
         conditions, stored = (table.stated, "stated") if stated else (table.asked, "asked")
@@ -223,9 +223,9 @@ class Checked(Limits):
     # --- rows that fail
 
     def repaired(self, y: str, short: str) -> str:
-        """Return what is served to all rows (batch, m), where those that fail are seen to.
+        """Return what is served to all rows (batch, m), repairing those that fail.
 
-        If the first proposal passes the check everywhere, it serves. Otherwise all candidates are tried.
+        If the first proposal passes the check everywhere, it is served. Otherwise all candidates are tried.
         """
         p = self.program
         first = p.integers("constants/first", [0], (1,))
@@ -233,13 +233,13 @@ class Checked(Limits):
         places = p.add("Transpose", [failing], "repair/places")
         chosen = p.add("Squeeze", [failing, first], "repair/chosen")
         answers = p.add("Gather", [self.answers(), chosen], "repair/answers", axis=1)
-        # The check reads inputs if its literals do; proposals may read them where any limit moves with them.
+        # The check reads inputs if its literals do; proposals may read them if any limit depends on them.
         sloped = any(op.out in self.limit_of and op.args[4] is not None for op in self.ops)
         wide = self.chosen_inputs(chosen) if self.table.moves or sloped else None
-        # Whatever is proposed, there is one answer for each row.
+        # There is one answer for each row, whatever is proposed.
         shape = p.add("Shape", [answers], "repair/shape")
         proposal = p.add("Reshape", [PROPOSAL, shape], "first/proposal", allowzero=1)
-        # Without clips there is nothing that NaN would have to be replaced for: the check refuses it.
+        # Without clips, NaN need not be replaced: the check refuses it.
         served = self.clipped(proposal, chosen, 1, "first") if self.stages else self.settled(proposal, "first")
         bits = self.compared(served, wide if self.table.moves else None, "first", unseen=not self.stages)
         short = self.short(bits, "first")
@@ -271,7 +271,7 @@ class Checked(Limits):
         unmet = p.add("ReduceSum", [short, "constants/first"], "search/broken", keepdims=0)
         broken = p.add("Reshape", [unmet, p.integers("repair.table", [all_, -1], (2,))], "search/all")
         good = p.cast(p.add("Equal", [broken, p.floats("constants/none", [0], ())], "search/good"))
-        # The safe answer, which comes last, serves where no other passes: the first of the largest is taken.
+        # The safe answer comes last and serves if no other passes: the first of the largest is taken.
         last = p.floats("repair.last", [0] * (all_ - 1) + [0.5], (all_, 1))
         best = p.add("ArgMax", [p.add("Max", [good, last], "search/score")], "search/best", axis=0, keepdims=1)
         index = p.add("Add", [best, p.integers("repair.zeros", [0] * m, (m, 1, 1))], "search/index")
@@ -280,17 +280,17 @@ class Checked(Limits):
         return p.add("Reshape", [picked, p.integers("repair.rows", [-1, m], (2,))], "search/found")
 
     def chosen_inputs(self, chosen: str) -> str:
-        """Return the features of rows that fail, in float64; they are made here if the check does not read them."""
+        """Return the features of failing rows in float64, computed here if the check does not read them."""
         if "head/x" not in self.program.made:
             self.clamp(next(op for op in self.ops if op.kind == "clamp"))
         return self.program.add("Gather", [self.widened(), chosen], "repair/wide", axis=1)
 
     def answers(self) -> str:
-        """Return the model's answers (m, batch) in float32, as they came."""
+        """Return the model's answers (m, batch) in float32, unchanged."""
         return "head/answer" if "head/answer" in self.program.made else "head/embedding"
 
     def clipped(self, candidates: str, chosen: str, count: int, name: str) -> str:
-        """Candidates in float32 (m, n), `count` for each row -> through the clip list, settled."""
+        """Pass candidates in float32 (m, n), `count` for each row, through the clip list, and settle them."""
         p = self.program
         q = self.bounded(candidates, f"{name}/q")
         for op in self.ops:
@@ -325,9 +325,9 @@ class Checked(Limits):
         return p.add("Cast", [values], "safe/single", to=FLOAT)
 
     def leaf_bits(self, regions: list[int], wide: str, chosen: str) -> str:
-        """Return the bits (regions, rows) by which a leaf is chosen: the very ones that the clips are gated by.
+        """Return the bits (regions, rows) that choose a leaf: the very ones that gate the clips.
 
-        A leaf is proved with every bit at one value. A sum that is taken again may fall on the other side.
+        A leaf is proved with every bit at one value. A sum computed again may fall on the other side.
         """
         p = self.program
         if "bits" not in self.values:  # no clip reads them

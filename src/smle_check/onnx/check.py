@@ -1,4 +1,4 @@
-"""Is the head in an ONNX file the one that its certificate speaks of?"""
+"""Checks that the head in an ONNX file is the one its certificate is about."""
 
 import base64
 import binascii
@@ -21,9 +21,9 @@ FORMAT = "smle-onnx-certificate"
 
 
 class OnnxResult(NamedTuple):
-    """What is proved, how much was matched, what is only the exporter's word, and how inputs and outputs are read.
+    """What is proved, how much was matched, what is only asserted by the exporter, and how inputs and outputs are read.
 
-    `domain` and `assumptions` say for which inputs it is proved, and on which conditions.
+    `domain` and `assumptions` say for which inputs it is proved, and under which conditions.
     """
 
     proved: list[Proved]
@@ -55,7 +55,7 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     graph = Graph(onnx)
     proved = check_certificate(certificate, tensors, block, files, exported=True)
 
-    # What the certificate says is proved; is it what the graph computes?
+    # The certificate proves this; is it what the graph computes?
     specification, stated = document["specification"], document["program"]
     spec = Specification(specification, block)
     columns = [entry["name"] for entry in specification["inputs"]]
@@ -79,6 +79,12 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
 
 
+def _some(names: list[str]) -> str:
+    """List names, whole ones and not many: a file may hold any number of any length."""
+    shown = [name[:80] for name in names[:20]]
+    return ", ".join(shown) + (f", ... ({len(names):,} in all)" if len(names) > len(shown) else "")
+
+
 def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -> list[str]:
     """List what the proof does not need and this checker does not vouch for."""
     who, made = (
@@ -87,11 +93,10 @@ def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -
         else ("the model", "the answer, which is corrected")
     )
     operators = [visible(op) for found in rest for op in found.operators]
-    named = ", ".join(sorted(set(operators)))[:200]
-    result = [f"{who}: {len(operators)} nodes ({named}) compute {made}"]
+    result = [f"{who}: {len(operators)} nodes ({_some(sorted(set(operators)))}) compute {made}"]
     further = sorted(set(graph.inputs) - {item.name for item in interface.inputs})
     if further:
-        result.append(f"inputs of {who} alone: {', '.join(map(term, further))[:200]}")
+        result.append(f"inputs of {who} alone: {_some([*map(term, further)])}")
     for item in interface.inputs:
         if item.categories:
             name, default = map(visible, (item.name, item.categories[item.default]))
@@ -104,7 +109,7 @@ def asserted(graph: Graph, interface: Interface, head: str, rest: list[Found]) -
 
 
 def assumptions(interface: Interface, head: str) -> list[str]:
-    """Say what is assumed. Without `in_domain` the graph does not know of whole numbers and of blank texts."""
+    """Say what is assumed. Without `in_domain`, the graph does not know about whole numbers and blank texts."""
     filled = [
         (item.name, f"{struct.unpack('<f', item.fill)[0]:g}") for item in interface.inputs if item.fill is not None
     ]
@@ -114,7 +119,7 @@ def assumptions(interface: Interface, head: str) -> list[str]:
 
 
 def decoded(text: Any, what: str) -> bytes:
-    """Return bytes from base64; None: there are none."""
+    """Decode base64; None gives no bytes."""
     if text is None:
         return b""
     require(text != "", f"onnx certificate: {what}: empty; expected null")
@@ -125,7 +130,7 @@ def decoded(text: Any, what: str) -> bytes:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written as UTF-8 (JSON allows halves of characters)."""
+    """Return whether a string can be written as UTF-8 (JSON allows lone surrogates)."""
     return not any(0xD800 <= ord(c) < 0xE000 for c in value)
 
 

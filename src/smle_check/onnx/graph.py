@@ -9,9 +9,9 @@ from smle_check.onnx.protobuf import Schema, message, name_of
 from smle_check.reading import Rejected, require
 from smle_check.work import Work
 
-OPSET = 20  # of the default domain: what is written
-# From 19 on Equal reads texts; up to 22 later sets change the certified operators in element types alone, which the
-# head does not use. Operators of ai.onnx.ml are never certified.
+OPSET = 20  # written by the exporter, in the default domain
+# From 19 on, Equal reads texts. Up to 22, later sets change the certified operators only in element types that the head
+# does not use. Operators of ai.onnx.ml are never certified.
 OPSETS = {"": (19, 20, 21, 22), "ai.onnx.ml": (1, 2, 3, 4, 5)}
 IR_VERSIONS = (8, 9, 10)
 MAX_DEPTH = 4  # of subgraphs
@@ -59,7 +59,7 @@ _MODEL: Schema = {
 
 
 class Branch(NamedTuple):
-    """A subgraph without inputs and constants of its own."""
+    """A subgraph without inputs or constants of its own."""
 
     nodes: list["Node"]
     outputs: list[str]
@@ -84,7 +84,7 @@ class Body(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A node of a file, without its branches. `plain`: of the default domain, attributes integers or graphs.
+    """A node of a file, without its branches. `plain`: of the default domain, with integers or graphs as attributes.
 
     `reads`: its inputs, and what its subgraphs read. `operators`: its own, and those of its subgraphs.
     """
@@ -105,13 +105,13 @@ class Constant(NamedTuple):
 
 
 class Graph:
-    """What the file says, after the checks that hold for every graph: known operators, each name made once.
+    """The contents of the file, after the checks that hold for every graph: known operators, each name made once.
 
     Subgraphs read names of the graphs around them. No name is made twice anywhere, so nothing can be shadowed.
     """
 
     def __init__(self, data: bytes) -> None:
-        model = message(memoryview(data), _MODEL, "model", Work(0))  # so many parts, whatever its size
+        model = message(memoryview(data), _MODEL, "model", Work(0))  # a fixed number of parts, whatever the size
         require(model["ir_version"] in IR_VERSIONS, f"onnx: expected an IR version of {IR_VERSIONS}")
         self.domains: set[str] = set()
         for entry in model["opset_import"]:
@@ -129,7 +129,8 @@ class Graph:
             self.metadata[key] = entry["value"] or b""
         self.made: set[str] = set()  # every name, at any depth
         self.declared: set[str] = set()  # names with a stated type or shape
-        self.constants: dict[str, Constant | None] = self.initializers(graph)  # None: no certified head has the type
+        # None for types that no certified head has.
+        self.constants: dict[str, Constant | None] = self.initializers(graph)
         self.inputs = self.named(graph["input"], "input")
         self.outputs = self.named(graph["output"], "output")
         self.make(self.inputs)
@@ -138,7 +139,7 @@ class Graph:
         require(known.issuperset(self.outputs), "onnx: an output is made by no node")
 
     def make(self, names: Iterable[str]) -> None:
-        """Note the origin of names; each has one."""
+        """Record names; each may be made only once."""
         for name in names:
             require(name not in self.made, f"onnx: the name {name[:80]!r} is made twice")
             self.made.add(name)
@@ -169,7 +170,7 @@ class Graph:
         return result
 
     def body(self, graph: dict[str, Any], known: set[str]) -> list[Found]:
-        """Read the nodes of a graph or subgraph. Names are used only where they are known; their own become so."""
+        """Read the nodes of a graph or subgraph. A name may be used only after it is known; nodes add their outputs."""
         self.declared.update(name_of(entry["name"], "value_info") for entry in graph["value_info"])
         result = []
         for entry in graph["node"]:
@@ -207,7 +208,7 @@ class Graph:
         return Found(Node(op, inputs, outputs, attributes), plain, frozenset(reads), operators, bodies)
 
     def subgraph(self, graph: dict[str, Any], known: set[str]) -> Body:
-        """Check a subgraph. Its names are known inside of it alone."""
+        """Check a subgraph. Its names are known only inside it."""
         own = {*self.initializers(graph)}
         inputs = [name_of(entry["name"], "input") for entry in graph["input"]]
         require(all(inputs), "onnx: an input without a name")
@@ -254,7 +255,7 @@ def domain_of(data: bytes | None) -> str:
 
 
 def constant_of(entry: dict[str, Any], what: str) -> Constant | None:
-    """Return a tensor that lies in the file itself, or None for types that certified heads do not have."""
+    """Return a tensor stored in the file itself, or None for types that certified heads do not have."""
     require(not entry["data_location"], f"onnx: {what}: data outside of the file")
     shape = tuple(entry["dims"])
     require(len(shape) <= 8 and all(0 <= s < 1 << 40 for s in shape), f"onnx: {what}: malformed shape")

@@ -1,6 +1,6 @@
-"""The grid head as nodes, in float64: whole numbers of steps that pass the check, in a branch proposals for the others.
+"""The grid head as nodes, in float64: a check of whole numbers of steps, and a branch with proposals where it fails.
 
-Values are (columns, batch). Comparisons are made number by number; what is counted afterwards are zeros and ones, so
+Values are (columns, batch). Comparisons are made number by number, and only zeros and ones are counted afterwards, so
 that NaN is never reduced.
 """
 
@@ -20,7 +20,7 @@ READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "rep
 
 
 class Grid(Printer):
-    """Puts down a grid head. `count`: how many proposals the graph has for each row."""
+    """Writes a grid head. `count`: proposals per row in the graph."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, stated: Specification, gated: list[int],
@@ -35,7 +35,7 @@ class Grid(Printer):
         program.readable |= set(READABLE)
 
     def print(self, kept: set[str]) -> str:
-        """Put down the program; return the outputs (batch, m), and put down whole numbers where the graph reports."""
+        """Write the program; return the outputs (batch, m). If the graph reports, also write whole numbers."""
         p = self.program
         self.clamp(self.ops[0])
         read = self.read()
@@ -52,7 +52,7 @@ class Grid(Printer):
         total = p.add("ReduceSum", [broken], "grid/total", keepdims=0)
         fails = p.add("Cast", [total], "grid/fails", to=BOOL)
         if "bits" in self.values:
-            p.cast(self.values["bits"].node)  # outside of branches, which others do not see
+            p.cast(self.values["bits"].node)  # outside branches, where others can read it
         outer, p.nodes = p.nodes, []
         own = p.add("Cast", [p.add("Transpose", [k], "grid/own")], "grid/kept", to=FLOAT)
         whole = Branch(p.nodes, [own])
@@ -62,7 +62,7 @@ class Grid(Printer):
         return self.served(p.branch(fails, "grid/whole", {"then_branch": repaired, "else_branch": whole}))
 
     def served(self, whole: str) -> str:
-        """Whole numbers of steps (batch, m), float32 numbers of at most 2^24 -> what they stand for, without -0."""
+        """Map whole numbers of steps (batch, m), float32 numbers up to 2^24, to what they stand for, without -0."""
         p, zero = self.program, self.program.floats("constants/zero", [0], ())
         k = p.add("Where", [p.add("Equal", [whole, zero], "grid/none"), zero, whole], "grid/clean")
         if self.interface.steps:
@@ -79,19 +79,19 @@ class Grid(Printer):
     # --- parts
 
     def column(self, name: str, count: int) -> str:
-        """Note numbers of the certificate, one for each row of a value."""
+        """Write numbers of the certificate, one for each row of a value."""
         return self.program.doubles(name, floats_of(self.tensors[name]), (count, 1))
 
     def scaled(self, name: str) -> bool:
-        """Whether some numbers of a part of the steps are not 1."""
+        """Return whether some numbers of a part of the steps are not 1."""
         return any(value != 1 for value in floats_of(self.tensors[name]))
 
     def number(self, name: str, value: float) -> str:
-        """Note a float64 number."""
+        """Write a float64 number."""
         return self.program.doubles(name, [value], ())
 
     def read(self) -> str:
-        """Inputs as they are held (d, batch): whole numbers of steps, or numbers."""
+        """Write the inputs as they are held (d, batch): whole numbers of steps, or numbers."""
         p, steps = self.program, [step is not None for step in self.spec.input_steps]
         wide = self.widened()
         small = p.add(
@@ -111,7 +111,7 @@ class Grid(Printer):
         return p.add("Where", [marks, whole, real], "read/inputs")
 
     def bits(self, read: str) -> None:
-        """Whether rows hold (rows, batch), and which regions are active (regions, batch)."""
+        """Write whether rows hold (rows, batch), and which regions are active (regions, batch)."""
         p, used = self.program, rows_of(self.spec, self.gated)
         self.used = {row: i for i, row in enumerate(used)}
         if not used:
@@ -129,7 +129,7 @@ class Grid(Printer):
         self.values["bits"] = Value(active, True)
 
     def right(self, read: str) -> str:
-        """What C k is compared with (literals, batch), or (literals, 1) where no literal reads inputs."""
+        """Write what C k is compared with (literals, batch), or (literals, 1) if no literal reads inputs."""
         p, listed = self.program, self.listed
         count = len(listed.literals)
         right = self.column("check.thresholds", count)
@@ -148,14 +148,14 @@ class Grid(Printer):
         return right
 
     def whole(self, targets: str, name: str) -> str:
-        """Numbers made whole: floor(. + 1/2)."""
+        """Round to whole numbers: floor(. + 1/2)."""
         p = self.program
         return p.add(
             "Floor", [p.add("Add", [targets, self.number("constants/half64", 0.5)], f"{name}/shifted")], f"{name}/k"
         )
 
     def broken(self, k: str, right: str, gated: bool, name: str, regions: str | None = None) -> str:
-        """Whole numbers (m, n) -> how many conditions are not met (n,), in float32: 0 where all are."""
+        """Count the conditions that whole numbers (m, n) miss: (n,) in float32, 0 where all are met."""
         p, spec, listed = self.program, self.spec, self.listed
         low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
         above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
@@ -197,7 +197,7 @@ class Grid(Printer):
     # --- rows that fail
 
     def repaired(self, k: str, broken: str, targets: str, read: str, right: str) -> str:
-        """Return whole numbers of all rows (batch, m): of failing ones the first proposal that passes, or safe ones."""
+        """Return whole numbers for all rows (batch, m): failing ones get the first passing proposal, or safe ones."""
         p, m, count = self.program, self.m, self.count
         first = p.integers("constants/first", [0], (1,))
         failing = p.add("NonZero", [broken], "repair/rows")
@@ -231,7 +231,7 @@ class Grid(Printer):
             candidates = p.add(
                 "Reshape", [candidates, p.integers("repair.split", [m, count, -1], (3,))], "repair/split"
             )
-        for i in reversed(range(count)):  # the safe answer, which is proved, serves where none passes
+        for i in reversed(range(count)):  # the safe answer, which is proved, serves if none passes
             passes, answer = good, candidates
             if count > 1:
                 place = p.integers(f"repair.place.{i}", [i], ())
@@ -249,7 +249,7 @@ class Grid(Printer):
         return self.tree is not None or bool(self.used) or any(any(floats_of(self.tensors[name])) for name in parts)
 
     def safe(self, read: str | None, active: str | None) -> str:
-        """Return the stored safe answers (m, rows) in whole numbers, or (m, 1) where they are constant."""
+        """Return the stored safe answers (m, rows) in whole numbers, or (m, 1) if they are constant."""
         p, m = self.program, self.m
         leaves = self.tensors["safe.offset"].shape[0]
         if read is None or (leaves == 1 and not any(floats_of(self.tensors["safe.slope"]))):
@@ -288,7 +288,7 @@ class Grid(Printer):
         return p.add("Where", [bit, inside, outside], name)
 
     def on_steps(self) -> str | None:
-        """Whether each input that has a step is the float32 number of the multiple that it is read as (d, batch)."""
+        """Return a mask (d, batch) of inputs that equal the float32 number they are read as, or have no step."""
         p = self.program
         if all(step is None for step in self.spec.input_steps):
             return None

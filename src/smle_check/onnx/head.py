@@ -1,4 +1,4 @@
-"""The whole graph but for the model in front of the head: what the graph of an exported file must be."""
+"""The graph that an exported file must have, except for the model in front of the head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,10 @@ def program_of(
     interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
     *, proposals: int = 1, room: int | None = None,
 ) -> Program:  # fmt: skip
-    """Return the program of a head that was checked: named inputs -> FEATURES; EMBEDDING -> named outputs.
+    """Return the program of a checked head: named inputs -> FEATURES; EMBEDDING -> named outputs.
 
-    `stated` is what the certificate says of the program. `proposals`: how many there are for a row, where candidates
-    are checked. `room`: see Program.
+    `stated` is the certificate's statement of the program. `proposals`: how many per row, where candidates are checked.
+    `room`: see Program.
     """
     program = Program(room)
     known = encode(program, interface.inputs)

@@ -1,4 +1,4 @@
-"""From named inputs to features, from outputs to named ones, and what is reported beside them. ONNX only."""
+"""Named inputs to features, outputs to named ones, and what is reported beside them. ONNX only."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ from smle_check.onnx.graph import BOOL, Constant
 from smle_check.onnx.program import FEATURES, Input, Output, Program
 from smle_check.specification import Specification
 
-FEW = 4096  # numbers of a matrix of regions and rules; larger ones pick the region of each
+FEW = 4096  # largest matrix of regions and rules; beyond it, each rule picks its region
 
 
 class Monitor(NamedTuple):
     """What `active_rules` reports.
 
-    `regions`: those whose bits are read, in their order. `own`: whether they are not those of the head's gate.
+    `regions`: those whose bits are read, in order. `own`: whether they differ from those of the head's gate.
     """
 
     regions: list[int]
@@ -22,7 +22,7 @@ class Monitor(NamedTuple):
 
 
 def monitor_of(spec: Specification, gated: list[int]) -> Monitor:
-    """Return which regions make which rules. The head's gate serves if it has all regions with a condition."""
+    """Return which regions belong to which rules. The head's gate is used if it has all regions with a condition."""
     stated = [g for g, rows in enumerate(spec.regions) if rows]
     own = not set(stated) <= set(gated)
     regions = stated if own or not stated else gated
@@ -32,7 +32,7 @@ def monitor_of(spec: Specification, gated: list[int]) -> Monitor:
 
 
 def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
-    """Named inputs -> FEATURES (batch, d). Return the texts compared with the known ones (batch, categories)."""
+    """Write FEATURES (batch, d) from named inputs; return which known text each input equals (batch, categories)."""
     parts, known, flags = [], [], []
     for i, item in enumerate(inputs):
         base = f"inputs/{i}/"
@@ -62,17 +62,17 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
 
 
 def in_domain(program: Program, inputs: tuple[Input, ...], known: list[str], steps: str | None = None) -> None:
-    """`in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank).
+    """Write `in_domain` (batch,): clamping changed nothing, whole numbers are whole, and texts are known (or blank).
 
-    `outside_input` (batch,): the number of the last input for which this is not so; -1: there is none. `steps`: which
-    inputs of a grid head are multiples of their steps (d, batch).
+    `outside_input` (batch,): the number of the last input for which this fails, or -1. `steps`: which inputs of a grid
+    head are multiples of their steps (d, batch).
     """
     columns = [i for i, item in enumerate(inputs) for _ in range(item.width)]
     columns += [i for i, item in enumerate(inputs) if item.flagged]
     first, none = program.integers("constants/first", [0], (1,)), program.integers("domain.none", [-1], ())
 
     def last(fits: str, owners: list[int], name: str) -> str:
-        """(rows, batch), one row for each owner -> the last owner of a row that does not fit (batch,), or -1."""
+        """Reduce (rows, batch), one row per owner, to the last owner of a row that does not fit (batch,), or -1."""
         owner = program.integers(f"domain.{name}.inputs", owners, (len(owners), 1))
         return program.add(
             "ReduceMax",
@@ -106,7 +106,7 @@ def in_domain(program: Program, inputs: tuple[Input, ...], known: list[str], ste
 
 
 def active_rules(program: Program, active: str | None, monitor: Monitor) -> None:
-    """`active_rules` (batch, rules), from the bits of the regions (regions, batch)."""
+    """Write `active_rules` (batch, rules) from the bits of the regions (regions, batch)."""
     rules = len(monitor.always)
     if active is None:  # no rule has a condition
         count = program.integers("rules.count", [rules], (1,))
@@ -155,6 +155,5 @@ def outputs(program: Program, y: str, items: tuple[Output, ...]) -> None:
 
 
 def _split(program: Program, source: str, sizes: str, names: list[str]) -> None:
-    """Split columns into named outputs (batch, 1)."""
     program.integers(sizes, [1] * len(names), (len(names),))
     program.several("Split", [source, sizes], names, axis=1)

@@ -9,12 +9,12 @@ from smle_check.onnx.operations import Printer, Tensors, is_direct
 from smle_check.onnx.program import Interface, Program, Value, floats_of
 from smle_check.program import Gate, Op
 
-FAR = 2 * float(WIDE)  # beyond every answer: what stands in for limits that are not active
+FAR = 2 * float(WIDE)  # beyond every answer; stands for inactive limits
 STAGES = ("raise_to", "lower_to")
 
 
 class Entry(NamedTuple):
-    """A limit: slope.x + offset. `gated`: whether its region has a condition; `bit` is the place of its bit."""
+    """A limit: slope.x + offset. `gated`: whether its region has a condition; `bit`: the position of its bit."""
 
     output: int
     bit: int
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Limits of one side that act together: `slots` lists of one limit per output, None where it has none."""
+    """Limits of one side that act together: `slots` has lists of one limit per output, None if it has none."""
 
     lower: bool
     slots: list[list[Entry | None]]
@@ -41,12 +41,12 @@ class Stage(NamedTuple):
 
     @property
     def far(self) -> float:
-        """What moves no answer."""
+        """A limit that moves no answer."""
         return -FAR if self.lower else FAR
 
 
 def stage_of(op: Op, gate: Gate, tensors: Tensors, m: int) -> Stage:
-    """Return the limits of an operation; of constants that always hold the strictest alone."""
+    """Return the limits of an operation, keeping only the strictest of constants that always hold."""
     _, _, values, _, slopes = op.args
     offsets, lower = floats_of(tensors[str(values)]), op.kind == "raise_to"
     rows: list[tuple[float, ...] | None] = [None] * len(offsets)
@@ -90,7 +90,7 @@ class Limits(Printer):
         self.limit_of: dict[str, tuple[str, bool]] = {}  # by stage; whether there is a column for each row
 
     def print(self, kept: set[str]) -> str:
-        """Put down the program. Bits and features are left out where no limit reads them."""
+        """Write the program. Bits and features are left out if no limit reads them."""
         read = {"X"} if any(e.slope for stage in self.stages.values() for e in stage.entries) else set()
         read |= {"bits"} if self.gated else set()
         self.ops = [
@@ -101,16 +101,16 @@ class Limits(Printer):
         return super().print(kept)
 
     def number(self, name: str, values: list[float]) -> str:
-        """Note one number for each output: one for all if they have the same shape as a scalar."""
+        """Write one number for each output; a single one as a scalar."""
         return self.program.doubles(name, values, () if len(values) == 1 else self.along(len(values)))
 
     def within(self, op: Op) -> None:
-        """The answer in float64; what is NaN or beyond 2^100 becomes the default."""
+        """Write the answer in float64; NaN and numbers beyond 2^100 become the default."""
         answer = self.program.answer(self.m, across=self.across)
         self.values[op.out] = Value(self.bounded(answer, "clips/within"), self.across)
 
     def bounded(self, answer: str, name: str) -> str:
-        """Return an answer in float64, the default where it is NaN or beyond 2^100."""
+        """Return an answer in float64, with the default for NaN and numbers beyond 2^100."""
         p = self.program
         wide = p.add("Cast", [answer], f"{name}/wide", to=DOUBLE)
         size = p.add("Abs", [wide], f"{name}/size")
@@ -119,15 +119,15 @@ class Limits(Printer):
         return p.add("Where", [small, wide, default], name)
 
     def raise_to(self, op: Op) -> None:
-        """Answers below a limit become that limit."""
+        """Raise answers below a limit to that limit."""
         self.moved(op, "Max")
 
     def lower_to(self, op: Op) -> None:
-        """Answers above a limit become that limit."""
+        """Lower answers above a limit to that limit."""
         self.moved(op, "Min")
 
     def moved(self, op: Op, extreme: str) -> None:
-        """Move answers inside of the limits of one stage."""
+        """Move answers within the limits of one stage."""
         p, q, stage = self.program, self.value(op.args[0]).node, self.stages[op.out]
         if stage.is_plain:
             offsets = [stage.far if entry is None else entry.offset for entry in stage.slots[0]]
@@ -138,7 +138,7 @@ class Limits(Printer):
         self.values[op.out] = Value(p.add(extreme, [q, limit], f"clips/{op.out}"), self.across)
 
     def part(self, op: Op, stage: Stage) -> str:
-        """Return the limits of a stage (batch, m), one for each output; `far` where they are not active."""
+        """Return the limits of a stage (batch, m), one for each output; `far` if not active."""
         p, (slot,), name = self.program, stage.slots, f"clips.{op.out}"
         offsets = [stage.far if entry is None else entry.offset for entry in slot]
         if any(entry.slope for entry in stage.entries):
@@ -155,7 +155,7 @@ class Limits(Printer):
         return p.add("Where", [self.value("bits").node, values, far], f"clips/{op.out}/limits")
 
     def across_part(self, op: Op, stage: Stage) -> str:
-        """Return the limits of a stage (m, batch): of all limits of an output the strictest that is active."""
+        """Return the limits of a stage (m, batch): for each output, the strictest that is active."""
         if not self.parts:
             self.all_limits()
         p, part, count, name = self.program, self.parts[op.out], len(stage.slots), f"clips/{op.out}"
@@ -170,7 +170,7 @@ class Limits(Printer):
         return p.add(reduce, [part, first], f"{name}/limits", keepdims=int(self.m == 1))
 
     def all_limits(self) -> None:
-        """Compute all limits that are gated or move with the input, in one go (limits, batch)."""
+        """Compute all limits that are gated or depend on the input at once (limits, batch)."""
         p, d = self.program, self.tensors["gate.coefficients"].shape[1]
         computed = {out: stage for out, stage in self.stages.items() if not stage.is_plain}
         rows = [(entry, stage.far) for stage in computed.values() for slot in stage.slots for entry in slot]
@@ -197,7 +197,7 @@ class Limits(Printer):
         self.parts = dict(zip(outs, names, strict=True))
 
     def narrow(self, op: Op) -> None:
-        """The answer in float32, (batch, m)."""
+        """Write the answer in float32, (batch, m)."""
         p, q = self.program, self.value(op.args[0]).node
         y = p.add("Cast", [q], "clips/single", to=FLOAT)
         self.values[op.out] = Value(p.add("Transpose", [y], "clips/turned") if self.across else y, False)

@@ -1,4 +1,4 @@
-"""From an ONNX file back to its interface, and the comparison with the certified program, node by node."""
+"""Reads the interface of an ONNX file, and compares the file with the certified program, node by node."""
 
 import math
 import struct
@@ -14,16 +14,17 @@ MOST_PROPOSALS = 1000
 
 
 def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> tuple[Input, ...]:
-    """Return the named inputs that make the certified columns, in their order."""
+    """Return the named inputs that make the certified columns, in order."""
     groups = {group[0]: group for group in one_hot}
     whole: frozenset[int] = frozenset()
     if "domain.whole" in graph.constants:
         _, data = graph.numbers("domain.whole", "I64")
-        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))  # a set: hostile files must be refused quickly
+        # A set, so that hostile files are refused quickly.
+        whole = frozenset(struct.unpack(f"<{len(data) // 8}q", data))
     result: list[Input] = []
     column, end = 0, len(columns)
     while end and columns[end - 1] not in graph.inputs and is_flag(columns[end - 1], graph):
-        end -= 1  # columns that say what is missing come last
+        end -= 1  # columns that flag missing inputs come last
     flags, asked = columns[end:], set(columns[end:])
     require(all(k < end for group in one_hot for k in group), "onnx: categories among columns that say what is missing")
     while column < end:
@@ -62,13 +63,13 @@ def read_inputs(graph: Graph, columns: list[str], one_hot: list[list[int]]) -> t
 
 
 def is_flag(column: str, graph: Graph) -> bool:
-    """Whether a column says that an input of the graph is missing."""
+    """Return whether a column flags a missing input of the graph."""
     name = column.removesuffix(flag_of(""))
     return name != column and name in graph.inputs
 
 
 def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, ...]:
-    """Return the named outputs that the certified targets (name, kind) make, in their order."""
+    """Return the named outputs that the certified targets (name, kind) make, in order."""
     operators = {name: found.node.op for found in graph.nodes for name in found.node.outputs}
     result: list[Output] = []
     column = 0
@@ -93,7 +94,7 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
 
 
 def read_proposals(graph: Graph) -> int:
-    """Return how many proposals the graph has for each row; any number is allowed."""
+    """Return the number of proposals per row in the graph; any number is allowed."""
     if "repair.proposals" not in graph.constants:
         return 1
     shape, data = graph.numbers("repair.proposals", "I64")
@@ -103,7 +104,7 @@ def read_proposals(graph: Graph) -> int:
 
 
 def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
-    """Compare the graph with the program; return the nodes that are left: those of the model, and of proposals."""
+    """Compare the graph with the program; return the remaining nodes: those of the model, and of proposals."""
     for name, constant in program.constants.items():
         require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
     rest = compared(program.nodes, graph.nodes)
@@ -123,13 +124,13 @@ def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found
 
 
 def names_of(nodes: list[Node]) -> set[str]:
-    """Return the names that nodes make, those in their branches included."""
+    """Return the names that nodes make, including in their branches."""
     inner = [node for each in nodes for branch in each.branches.values() for node in branch.nodes]
     return {name for node in nodes for name in node.outputs} | (names_of(inner) if inner else set())
 
 
 def compared(expected: list[Node], found: list[Found]) -> list[Found]:
-    """Compare the nodes of a graph or branch with those of the program; return the others, those in branches too."""
+    """Compare the nodes of a graph or branch with those of the program; return the others, including in branches."""
     made = {name: each for each in found for name in each.node.outputs}
     rest: list[Found] = []
     for node in expected:

@@ -1,4 +1,4 @@
-"""Row operations of a head (`smle_check.program`) as nodes: one method per kind. What a graph must be, node by node."""
+"""Row operations of a head (`smle_check.program`) as nodes, one method per kind: what a graph must be."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -10,7 +10,7 @@ from smle_check.onnx.program import FEATURES, Interface, Program, Value, floats_
 from smle_check.program import Gate, Op
 from smle_check.reading import Tensor
 
-FEW = 4096  # numbers of a matrix of comparisons; larger ones pick the input of each
+FEW = 4096  # largest matrix of comparisons; beyond it, each comparison picks its input
 NAN = b"\x00\x00\xc0\x7f"
 Tensors = dict[str, Tensor]
 
@@ -25,7 +25,7 @@ class Picked(NamedTuple):
 
 
 class Printer:
-    """Puts down operations one by one; `values` holds what they made by its name.
+    """Writes operations one by one; `values` holds their results by name.
 
     `direct`: whether the one gated region is read off the named inputs (see `is_direct`); `across`: whether features
     are kept as (d, batch). The methods below serve heads of every kind.
@@ -39,7 +39,7 @@ class Printer:
         self.values: dict[str, Value] = {}
 
     def print(self, kept: set[str]) -> str:
-        """Put down what the last operation needs, and what is to be kept; return the outputs (batch, m)."""
+        """Write what the last operation needs, and what is to be kept; return the outputs (batch, m)."""
         needed = {self.ops[-1].out, *kept}
         for op in reversed(self.ops):
             if op.out in needed and not (op.kind == "active" and self.direct):
@@ -50,7 +50,7 @@ class Printer:
         return self.values[self.ops[-1].out].node
 
     def value(self, name: str | None) -> Value:
-        """Return what an operation made."""
+        """Return the result of an operation."""
         return self.values[str(name)]
 
     def tensor(self, name: str | None) -> Tensor:
@@ -58,7 +58,7 @@ class Printer:
         return self.tensors[str(name).replace("_F", "_float32")]
 
     def clamp(self, op: Op) -> None:
-        """FEATURES -> features inside of the domain; NaN becomes the lower end."""
+        """Clamp FEATURES to the domain; NaN becomes the lower end."""
         p, (_, *ends) = self.program, op.args
         d = self.tensor(ends[0]).shape[0]
         source = p.add("Transpose", [FEATURES], "head/columns") if self.across else FEATURES
@@ -72,11 +72,11 @@ class Printer:
         return (count, 1) if self.across else (count,)
 
     def wide(self, op: Op) -> None:
-        """Features in float64."""
+        """Write features in float64."""
         self.values[op.out] = Value(self.widened(), self.across)
 
     def on_steps(self) -> str | None:
-        """Return which inputs are on their steps (d, batch); None: the head knows none."""
+        """Return which inputs are on their steps (d, batch), or None if the head has none."""
         return None
 
     def widened(self) -> str:
@@ -85,11 +85,11 @@ class Printer:
         return "head/wide" if "head/wide" in p.made else p.add("Cast", ["head/x"], "head/wide", to=DOUBLE)
 
     def single(self, op: Op) -> None:
-        """Features in float32, which they are."""
+        """Keep features in float32, which they already are."""
         self.values[op.out] = self.value(op.args[0])
 
     def active(self, op: Op) -> None:
-        """Bits of regions (regions, batch), or of the one region (batch, 1)."""
+        """Write bits of regions (regions, batch), or of the only region (batch, 1)."""
         if self.direct:
             self.values[op.out] = Value(inside(self.program, self.interface, op.fixed, self.tensor(op.args[2])), False)
             return
@@ -100,7 +100,7 @@ class Printer:
 
 
 def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str) -> str:
-    """Features in float64 (d, batch) -> which regions are active (regions, batch): those without a row that fails."""
+    """Map features in float64 (d, batch) to active regions (regions, batch): those without a row that fails."""
     d, regions = tensors["gate.coefficients"].shape[1], len(gate.members)
     most = max(map(len, gate.members))
     listed = range(len(gate.comparisons) + gate.oblique)
@@ -113,7 +113,7 @@ def active(program: Program, wide: str, gate: Gate, tensors: Tensors, name: str)
         rows = program.doubles(f"{name}.rows", [v for row, _ in found for v in row], (len(order), d))
         limits = program.doubles(f"{name}.thresholds", [threshold for _, threshold in found], (len(order), 1))
         sums = program.add("MatMul", [rows, wide], f"{name}/sums")
-    if most == 1:  # one half-space, or none, for each region
+    if most == 1:  # at most one half-space for each region
         return program.add("LessOrEqual", [sums, limits], f"{name}/active")
     beyond = program.cast(program.add("Greater", [sums, limits], f"{name}/beyond"))
     program.reserve(regions * len(order))
@@ -128,7 +128,7 @@ def picked(
 ) -> tuple[str, str]:
     """Return one input for each comparison, with its sign, and what it is compared with: as many numbers as rows.
 
-    A number times 1 or -1 is exact. Where there is nothing to compare, an input times 0 is 0 <= 0: inputs are finite.
+    A number times 1 or -1 is exact. If there is nothing to compare, an input times 0 gives 0 <= 0: inputs are finite.
     """
     columns = [0 if r is None else gate.comparisons[r].column for r in order]
     signs = [0.0 if r is None else -1.0 if gate.comparisons[r].negative else 1.0 for r in order]
@@ -142,18 +142,18 @@ def picked(
 
 
 def thresholds_of(gate: Gate, tensors: Tensors) -> list[float]:
-    """Return what the sums of comparisons are not above where these hold (see `half_spaces`)."""
+    """Return the thresholds that the sums of comparisons must not exceed (see `half_spaces`)."""
     constants = [Fraction(value) for value in floats_of(tensors["gate.constants_float32"])]
     strict = [comparison.strict for comparison in gate.comparisons]
     return [float((below(c, BINARY32) + c) / 2 if s else c) for c, s in zip(constants, strict, strict=True)]
 
 
 def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> Iterator[tuple[list[float], float]]:
-    """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold where the sum is not above it.
+    """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold if the sum is not above it.
 
-    For a comparison the sum is one input, or one with its sign turned: exact in float64, as float32 numbers are normal
-    there or 0. A strict one, s x < c, fails where s x >= c: where it is above the middle between c and the float32
-    number below c. None stands for the whole domain, 0 <= 0.
+    For a comparison the sum is one input or its negative, exact in float64, where float32 numbers are normal or 0. A
+    strict one, s x < c, fails if s x >= c, that is, above the middle between c and the float32 number below c. None
+    stands for the whole domain, 0 <= 0.
     """
     d = tensors["gate.coefficients"].shape[1]
     limits = thresholds_of(gate, tensors)
@@ -172,15 +172,15 @@ def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> It
 
 
 def is_one_of_two(signatures: Tensor) -> bool:
-    """Whether there is one gated region, with a head where it is active and another where it is not."""
+    """Return whether there is one gated region, with one head inside and another outside."""
     return signatures.shape == (2, 1) and signatures.data == b"\x01\x00"
 
 
 def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
-    """Whether named inputs are compared as they are: one region, of comparisons of numbers with limits in their range.
+    """Return whether named inputs may be compared unclamped: one region, of comparisons with limits within their range.
 
     A limit t of `x <= t` or `x > t` has lower <= t < upper, one of `x >= t` or `x < t` has lower < t <= upper. Then x
-    may be compared in place of clamped x. With other limits, or where regions are reported, inputs are clamped first.
+    may be compared instead of clamped x. With other limits, or if regions are reported, inputs are clamped first.
     """
     if interface.monitored or gate.oblique or sum(bool(own) for own in gate.members) != 1:
         return False
@@ -196,10 +196,10 @@ def is_direct(interface: Interface, gate: Gate, tensors: Tensors) -> bool:
 
 
 def inside(program: Program, interface: Interface, gate: Gate, constants: Tensor) -> str:
-    """Named inputs -> whether the one gated region, made of comparisons, is active (batch, 1).
+    """Return whether the one gated region, made of comparisons of named inputs, is active (batch, 1).
 
-    For limits strictly inside of the range (see `is_direct`) this is what comparing clamped inputs gives, NaN
-    included: clamped to the lower end, it is not above any limit and reaches none.
+    For limits strictly within the range (see `is_direct`) this is the same as comparing clamped inputs, NaN included:
+    clamped to the lower end, it is not above any limit and reaches none.
     """
     names: list[str] = []
     for i, item in enumerate(interface.inputs):
@@ -217,7 +217,6 @@ def inside(program: Program, interface: Interface, gate: Gate, constants: Tensor
 
 
 def _joined(program: Program, parts: list[str], op: str, output: str) -> str:
-    """Join truth values by And or Or."""
     result = parts[0]
     for i, part in enumerate(parts[1:]):
         result = program.add(op, [result, part], f"{output}/{i}")
@@ -238,7 +237,7 @@ class Box(Printer):
         return "head/embedding" if "head/embedding" in self.program.made else self.program.answer(n)
 
     def cell(self, op: Op) -> None:
-        """Bits of the gate -> number of the cell (batch, 1); for one region whether it is active."""
+        """Map bits of the gate to the number of the cell (batch, 1); for one region, to whether it is active."""
         p, bits, signatures = self.program, self.value(op.args[0]), self.tensor(op.args[1])
         if is_one_of_two(signatures):
             turned = p.add("Transpose", [bits.node], "gate/inside") if bits.across else bits.node
@@ -246,8 +245,9 @@ class Box(Printer):
             return
         count, regions = signatures.shape
         rows = [signatures.data[c * regions : (c + 1) * regions] for c in range(count)]
-        # bits.(2 s - 1) - |s| is 0 where s equals bits and at most -1 elsewhere; small whole numbers, so exact. The
-        # certificate proves that every signature has a head; should one not, the last column sends it to the strictest.
+        # bits.(2 s - 1) - |s| is 0 where s equals bits and at most -1 elsewhere; these are small whole numbers, so
+        # exact. The certificate proves that every signature has a head; if one did not, the last column sends it to the
+        # strictest.
         sums = [sum(row) for row in rows]
         entries = [entry for g in range(regions) for entry in (*(2 * row[g] - 1 for row in rows), 0)]
         match = p.floats("gate.match", entries, (regions, count + 1))
@@ -266,16 +266,19 @@ class Box(Printer):
         return self.program.add("Gemm", [value.node, weight, bias], output, **turned, transB=1)
 
     def hidden(self, op: Op) -> None:
-        """A hidden layer of bounds by a network."""
+        """Write a hidden layer of bounds by a network."""
         affine = self.layer(op, f"head/{op.out}/affine")
         self.values[op.out] = Value(self.program.add("Relu", [affine], f"head/{op.out}"), False)
 
     def affine(self, op: Op) -> None:
-        """Bounds that move with the input."""
+        """Write bounds that depend on the input."""
         self.values[op.out] = Value(self.layer(op, f"head/{op.out}"), False)
 
     def clip(self, op: Op) -> None:
-        """The embedding inside of its bounds. Clip is used for one pair of bounds, under a guard against NaN."""
+        """Clip the embedding to its bounds.
+
+        The operator Clip is used for one pair of bounds, with a guard against NaN.
+        """
         p, z, ends = self.program, self.embedding(), op.args[1:]
         if ends[0] in self.values:
             low, high = (self.value(end).node for end in ends)
@@ -287,14 +290,14 @@ class Box(Printer):
                 self.values[op.out] = Value(p.add("Clip", [z, low, high], "head/clipped"), False)
                 return
             low, high = (p.stored(str(end), self.tensor(end)) for end in ends)
-        # NaN becomes the upper end; where the lower one is above it, the result is the lower one.
+        # NaN becomes the upper end; if the lower end is above it, the result is the lower one.
         lowered = p.add(
             "Where", [p.add("LessOrEqual", [z, high], "head/clipped/below"), z, high], "head/clipped/lowered"
         )
         self.values[op.out] = Value(p.add("Max", [lowered, low], "head/clipped"), False)
 
     def affine_at(self, op: Op) -> None:
-        """Outputs of all heads, and of the free one; `pick` chooses."""
+        """Write the outputs of all heads, and of the free one; `pick` chooses."""
         p = self.program
         place, v, weight, bias, x, passed, z, free_weight, free_bias = op.args
         count, m, n = self.tensor(weight).shape
@@ -315,11 +318,11 @@ class Box(Printer):
             self.values[op.out] = Value(self.pick(), False)
 
     def or_fallback(self, op: Op) -> None:
-        """Safe outputs where a certified head made NaN."""
+        """Write safe outputs where a certified head gives NaN."""
         self.values[op.out] = Value(self.pick(self.tensor(op.args[2]).data), False)
 
     def pick(self, fallback: bytes | None = None) -> str:
-        """Return the outputs of the head that serves, (batch, m)."""
+        """Return the outputs of the serving head, (batch, m)."""
         p, (y, free, place, m) = self.program, self.picked
         if place is None:
             return self.guarded(y, None if fallback is None else self.safe(fallback, 1))
@@ -336,7 +339,7 @@ class Box(Printer):
         return self.guarded(y, p.add("GatherND", [self.safe(fallback, total), place.node], "head/safe", batch_dims=0))
 
     def one_of_two(self, inside: str, fallback: bytes | None) -> str:
-        """One gated region: the first head where it is active (batch, 1), the second or the free one elsewhere."""
+        """Choose for one gated region (batch, 1): the first head if it is active, else the second or the free one."""
         p, (y, free, _, m) = self.program, self.picked
         if free is not None:
             safe = None if fallback is None else self.safe(fallback, 1)
@@ -349,16 +352,16 @@ class Box(Printer):
         return self.guarded(y, p.add("Where", [inside, *ends], "head/safe"))
 
     def safe(self, data: bytes, count: int, suffix: str = "") -> str:
-        """Note safe outputs."""
+        """Write safe outputs."""
         return self.program.put("heads.fallback" + suffix, Constant("F32", (count, self.picked.m), data))
 
     def guarded(self, y: str, safe: str | None) -> str:
-        """Put safe outputs where any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
+        """Serve safe outputs if any of the m outputs is NaN; the NaN-safe clip (safe is None) needs no guard."""
         if safe is None:
             return y
         p = self.program
         found = p.add("IsNaN", [y], "head/nan")
-        if self.picked.m > 1:  # number by number: what a runtime makes of NaN in a maximum or a sum is not asked
+        if self.picked.m > 1:  # one by one: runtimes differ in a maximum or sum of NaN
             axes = p.integers("constants/second", [1], (1,))
             found = p.add("ReduceMax", [p.cast(found), axes], "head/nan/any", keepdims=1)
             found = p.add("Cast", [found], "head/broken", to=BOOL)

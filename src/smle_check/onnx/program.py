@@ -1,4 +1,4 @@
-"""Nodes and constants of a graph, put down one after the other, and the names of its inputs and outputs."""
+"""Builds the nodes and constants of a graph, and names its inputs and outputs."""
 
 import struct
 from typing import NamedTuple
@@ -11,16 +11,15 @@ PROPOSAL = "proposals/first"  # (m, rows that fail)
 FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
 
 
-ROOM = 1 << 26  # bytes of constants that are written down for a file of any size
+ROOM = 1 << 26  # bytes of constants allowed for a file of any size
 
 
 class Input(NamedTuple):
     """A named input: a number, or one of several categories.
 
-    `fill`: the float32 that stands in for NaN, or None. `default`: the category that stands in for unknown ones;
-    `blank`: whether the empty text counts as that category. `whole`: whether `in_domain` asks for a whole number.
-    `flagged`: whether there is a column that is 1 where it is missing (NaN, the empty text), and else 0; these columns
-    come behind those of all inputs.
+    `fill`: the float32 that replaces NaN, or None. `default`: the category that replaces unknown ones; `blank`: whether
+    the empty text counts as that category. `whole`: whether `in_domain` requires a whole number. `flagged`: whether a
+    column is 1 where it is missing (NaN, the empty text), else 0; these columns come after those of all inputs.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Input(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many columns of the features it makes."""
+        """Number of feature columns it makes."""
         return max(1, len(self.categories))
 
 
@@ -54,29 +53,29 @@ class Output(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Named inputs and outputs; whether there are `in_domain`, `outside_input` and `active_rules`; whether `steps`."""
+    """Named inputs and outputs, and whether `in_domain`, `outside_input` and `active_rules` are reported."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     monitored: bool = True
-    steps: bool = False  # whole numbers of steps, of a grid head
+    steps: bool = False  # also report whole numbers of steps, of a grid head
 
 
 class Value(NamedTuple):
-    """What an operation made. `across`: one row per column, (columns, batch), in which runtimes are faster."""
+    """The result of an operation. `across`: (columns, batch), which is faster in runtimes."""
 
     node: str
     across: bool
 
 
 class Program:
-    """Nodes and constants, put down one after the other. `room`: how many bytes of constants there may be."""
+    """Nodes and constants, added one after the other. `room`: how many bytes of constants are allowed."""
 
     def __init__(self, room: int | None = None) -> None:
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
         self.made: set[str] = set()
-        self.readable = {FEATURES}  # what the model, and proposals, may read of it
+        self.readable = {FEATURES}  # what the model and proposals may read
         self.room = room
 
     def add(self, op: str, inputs: list[str], output: str, **attributes: int) -> str:
@@ -92,46 +91,46 @@ class Program:
         return outputs
 
     def branch(self, condition: str, output: str, branches: dict[str, Branch]) -> str:
-        """Append a node that runs one of two branches; return the name of what they make."""
+        """Append a node that runs one of two branches; return the name of its result."""
         self.nodes.append(Node("If", (condition,), (output,), {}, branches))
         self.made.add(output)
         return output
 
     def rename(self, old: str, new: str) -> str:
-        """Give what a node makes, and no other reads, another name."""
+        """Rename the output of a node that no other node reads."""
         place = next(i for i, node in enumerate(self.nodes) if node.outputs == (old,))
         self.nodes[place] = self.nodes[place]._replace(outputs=(new,))
         self.made = (self.made - {old}) | {new}
         return new
 
     def reserve(self, numbers: int) -> None:
-        """Refuse to write down many more numbers than the file can hold."""
+        """Refuse to write many more numbers than the file can hold."""
         if self.room is not None:
             require(4 * numbers <= max(self.room, ROOM), "onnx: the file is too small for the certified head")
 
     def put(self, name: str, constant: Constant) -> str:
-        """Note a constant; return its name."""
+        """Add a constant; return its name."""
         self.constants[name] = constant
         return name
 
     def floats(self, name: str, values: list[float] | list[int], shape: tuple[int, ...]) -> str:
-        """Note a float32 constant of small whole numbers or halves."""
+        """Add a float32 constant of small whole numbers or halves."""
         return self.put(name, Constant("F32", shape, struct.pack(f"<{len(values)}f", *values)))
 
     def doubles(self, name: str, values: list[float], shape: tuple[int, ...]) -> str:
-        """Note a float64 constant."""
+        """Add a float64 constant."""
         return self.put(name, Constant("F64", shape, struct.pack(f"<{len(values)}d", *values)))
 
     def integers(self, name: str, values: list[int], shape: tuple[int, ...]) -> str:
-        """Note an int64 constant."""
+        """Add an int64 constant."""
         return self.put(name, Constant("I64", shape, struct.pack(f"<{len(values)}q", *values)))
 
     def texts(self, name: str, values: tuple[str, ...], shape: tuple[int, ...]) -> str:
-        """Note a constant of texts."""
+        """Add a constant of texts."""
         return self.put(name, Constant("STRING", shape, tuple(v.encode() for v in values)))
 
     def stored(self, name: str, tensor: Tensor, *shape: int) -> str:
-        """Note a certified tensor, reshaped."""
+        """Add a certified tensor, reshaped."""
         return self.put(name, Constant(tensor.dtype, shape or tensor.shape, tensor.data))
 
     def cast(self, source: str) -> str:
@@ -140,15 +139,15 @@ class Program:
         return output if output in self.made else self.add("Cast", [source], output, to=FLOAT)
 
     def rows(self) -> str:
-        """How many rows the inputs have, (1,)."""
+        """Return the number of rows of the inputs, (1,)."""
         return "inputs/rows" if "inputs/rows" in self.made else self.add(
             "Shape", [FEATURES], "inputs/rows", start=0, end=1
         )  # fmt: skip
 
     def answer(self, n: int, *, across: bool = False) -> str:
-        """EMBEDDING -> (batch, n), or (n, batch): as many rows as the inputs have, or the runtime stops.
+        """Reshape EMBEDDING to (batch, n), or (n, batch), with as many rows as the inputs, or the runtime stops.
 
-        Nothing else says that a model makes one row per input, and runtimes differ in what they do if it does not.
+        Nothing else ensures that a model makes one row per input, and runtimes differ in what they do if it does not.
         """
         width, turned = self.integers("head.width", [n], (1,)), across and n == 1
         parts = [width, self.rows()] if turned else [self.rows(), width]
@@ -158,7 +157,7 @@ class Program:
 
 
 def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
-    """Return names, types and shapes of the graph's outputs, in their order."""
+    """Return names, types and shapes of the graph's outputs, in order."""
     result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
     for item in interface.outputs:
         if item.kind != "number":
@@ -181,5 +180,5 @@ def floats_of(tensor: Tensor) -> list[float]:
 
 
 def negated(data: bytes) -> bytes:
-    """Turn the sign of one float32, as bytes: exact."""
+    """Flip the sign of one float32, as bytes: exact."""
     return data[:3] + bytes([data[3] ^ 128])

@@ -1,4 +1,4 @@
-"""A strict reader for the parts of protobuf that ONNX files need. Whatever is unknown is refused."""
+"""A strict reader for the parts of protobuf that ONNX files need. Anything unknown is refused."""
 
 import re
 import struct
@@ -9,26 +9,26 @@ from smle_check.reading import Rejected, require
 from smle_check.work import Work
 
 Schema = dict[int, tuple[str, Any]]
-# Values that must be well formed, and that nobody looks at: trees have millions of them. Wire type, width, pattern.
+# Values that must be well formed but are not read: trees have millions. Wire type, width, pattern.
 UNREAD = {
     "i?": (0, 0, rb"[\x80-\xff]{0,9}[\x00-\x7f]"),
     "f?": (5, 4, rb".{4}"),
     "d?": (1, 8, rb".{8}"),
     "b?": (2, 0, b"(?:%s)" % b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(32))),  # short texts
 }
-_KINDS = tuple(UNREAD)  # the schema of a message is no key of a dict
+_KINDS = tuple(UNREAD)  # the schema of a message is not hashable
 PER_MESSAGE = 80  # steps: they take memory rather than time
 TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
 
 
 @cache
 def runs(key: bytes, kind: str) -> re.Pattern[bytes]:
-    """Return a pattern for values of a kind, each behind its key; it takes long runs piece by piece."""
+    """Return a pattern for values of a kind, each after its key; long runs are matched in pieces."""
     return re.compile(b"(?:%s%s){1,4096}" % (re.escape(key), UNREAD[kind][2]), re.DOTALL)
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read a variable-length integer of at most 64 bits; return it and the place behind it."""
+    """Read a variable-length integer of at most 64 bits; return it and the position after it."""
     value = shift = 0
     while True:
         require(at < len(data) and shift < 70, "onnx: malformed integer")
@@ -46,7 +46,7 @@ def signed(value: int) -> int:
 
 
 def message(data: memoryview, schema: Schema, what: str, work: Work) -> dict[str, Any]:
-    """Read one message. Unknown fields, wrong wire types and singular fields that come twice are refused."""
+    """Read one message. Unknown fields, wrong wire types and repeated singular fields are refused."""
     work.plan(PER_MESSAGE, f"onnx: {what}")
     result: dict[str, Any] = {name: () if isinstance(kind, list) else None for name, kind in schema.values()}
     at = 0
@@ -83,7 +83,7 @@ def message(data: memoryview, schema: Schema, what: str, work: Work) -> dict[str
 
 
 def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str, work: Work) -> list[Any]:
-    """Return the values that one field carries (several where repeated numbers are packed).
+    """Return the values of one field (several if repeated numbers are packed).
 
     Kinds: "i" integer, "f" float32, "b" bytes, those of UNREAD, and the schema of a message.
     """

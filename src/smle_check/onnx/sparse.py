@@ -1,15 +1,15 @@
-"""Sums of few numbers each: where a matrix would be mostly zeros, rows are added up term by term."""
+"""Sparse sums: where a matrix would be mostly zeros, rows are added up term by term."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from smle_check.onnx.program import Program
 
-DENSE = 1 << 16  # numbers of a matrix that is written down whole
+DENSE = 1 << 16  # larger matrices may be written sparsely
 Put = Callable[[str, list[float], tuple[int, ...]], str]
 
 
 def is_sparse(forms: Sequence[Mapping[int, float]], width: int) -> bool:
-    """Whether rows are better added up term by term: the matrix is large, and has few numbers."""
+    """Return whether rows are better added up term by term: the matrix is large, with few numbers."""
     size = len(forms) * width
     return size > DENSE and 16 * sum(2 * len(form) + 1 for form in forms) < size
 
@@ -19,8 +19,8 @@ def summed(
 ) -> str:  # fmt: skip
     """Return sum_k form[k] values[k] for each form (forms, n), with constants by `put`.
 
-    Forms with at most 1, 2, 4, ... terms are picked and added up together: a form that is shorter has terms of 0 times
-    the first value, which is finite.
+    Forms with at most 1, 2, 4, ... terms are added up together; a shorter form is padded with 0 times the first value,
+    which is finite.
     """
     lengths: dict[int, list[int]] = {}
     for i, form in enumerate(forms):

@@ -113,3 +113,32 @@ def test_outputs_with_nothing_but_limits_are_left_to_the_clips():
     np.testing.assert_allclose(y[:, 0], np.clip(given[:, 0], 0, 1 + X[:, 0]), rtol=1e-6)
     best = distances(nearest_outputs(spec, X, given), given, 1.0)
     assert (distances(y, given, 1.0) <= 1.0001 * best + 1e-5).all()
+
+
+def test_of_many_blocks_those_that_obey_stay_as_they_are():
+    """Answers at their limits too, alone as in a batch; conditions, labels that exclude each other among them."""
+    pairs = "".join(
+        f"  - {{name: r{i}, when: x >= {i % 4} / 4, then: a{i} <= x or a{i} >= b{i} + 1}}\n" for i in range(12)
+    )
+    names = ", ".join(f"a{i}, b{i}" for i in range(12))
+    text = f"inputs: {{x: [0, 1]}}\noutputs: [{names}]\nrules:\n{pairs}"
+    numbers = Specification.from_yaml(text)
+    more = text.replace("rules:", "labels: [p, q]\nrules:") + "  - {name: apart, then: not (p and q)}\n"
+    spec = Specification.from_yaml(more)
+    head, rng = Candidates(certify_rules(spec, default=np.zeros(26), scale=np.ones(26))), np.random.default_rng(0)
+    X, t = rng.random((200, 1)), rng.normal(0, 2, (200, 26)).astype(np.float32)
+    t[:, 0:12:2] = X.astype(np.float32)  # at a limit
+    t[50:, 14:24] = -1.0
+    y, by = head.explained(X, t)
+    assert not broken(spec, X, y.astype(np.float64)).any()
+    assert (by < 2).all()
+    bad = broken(spec, X, t.astype(np.float64))
+    assert bad.any()
+    for i in range(12):
+        own, stays = slice(2 * i, 2 * i + 2), ~bad[:, i]
+        near = t[stays, 2 * i] > X[stays, 0] - 1e-6 if i < 6 else np.zeros(stays.sum(), dtype=bool)
+        np.testing.assert_array_equal(y[stays, own][~near], t[stays, own][~near])
+    best = nearest_outputs(numbers, X, t[:, :24], scale=np.ones(24))
+    assert (distances(y[:, :24], t[:, :24], 1.0) <= 1.0001 * distances(best, t[:, :24], 1.0) + 1e-5).all()
+    for row in range(0, 200, 17):
+        np.testing.assert_array_equal(head(X[[row]], t[[row]])[0], y[row])

@@ -1,5 +1,5 @@
-"""The paper: an embedding, clipped to a learned box, and affine heads that obey the rules over all of it.
+"""The paper's head: an embedding clipped to a learned box, and affine heads that obey the rules over the whole box.
 
-From the bottom up: `proof` and `program`, what is proved and what runs; `algorithms`, Algorithm 1 and its parts;
-`network`, the box in torch; `training`, Algorithm 2; `estimators`, its door to scikit-learn.
+`proof` and `program`: what is proved and what runs. `algorithms`: Algorithm 1 and its parts. `network`: the box in
+torch. `training`: Algorithm 2. `estimators`: the scikit-learn interface.
 """

@@ -1,4 +1,4 @@
-"""The box, for the table. It is learned: no rules alone make one, so it goes behind no other model."""
+"""The box as an entry of the table of heads. It is learned, so rules alone cannot make one for another model."""
 
 from __future__ import annotations
 

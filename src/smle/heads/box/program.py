@@ -1,4 +1,4 @@
-"""Heads behind a box in NumPy, and the networks that are stored with them (certificate format, section 0)."""
+"""Heads behind a box in NumPy (certificate format, section 0)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ZERO = np.float32(0)
 
 
 class Box(AsksOnce):
-    """(features, embedding) -> outputs, all the values of a program by their names. Rows are rows of matrices.
+    """(features, embedding) -> outputs, with every intermediate value by name. Samples are rows of matrices.
 
-    Sums are NumPy's, so that the last bits of what is computed may differ from those of other engines.
+    Sums are NumPy's, so the last bits may differ from those of other engines.
     """
 
     reads_answers = False
@@ -43,11 +43,7 @@ class Box(AsksOnce):
 
     @classmethod
     def of(cls, certificate: Certificate) -> Box:
-        """Return the program that the certificate of a box speaks of.
-
-        Raises:
-            ModelFormatError: If tensors are missing.
-        """
+        """Return the program of a certificate. Raises ModelFormatError if tensors are missing."""
         document, arrays = certificate.document, arrays_of(certificate.tensors)
         spec = smle_check.Specification(document["specification"], certificate.block)
         stated = document["program"]
@@ -61,7 +57,7 @@ class Box(AsksOnce):
 
     @property
     def heads(self) -> int:
-        """How many heads there are, the free one included."""
+        """Number of heads, including the free one."""
         return len(self.tensors["heads.weight"]) + ("free.weight" in self.tensors)
 
     @property
@@ -70,12 +66,7 @@ class Box(AsksOnce):
         return self._widths[1]
 
     def __call__(self, features: Array, embedding: Array) -> Array:
-        """Return the outputs (batch, m) in float32 at features (batch, d), which are float32 or float64.
-
-        Raises:
-            TypeError: If features have another kind of numbers.
-            ValueError: If there is not one row of features for each embedding, or a column too many or too few.
-        """
+        """Return the outputs (batch, m) in float32 at features (batch, d), in float32 or float64."""
         rows, (columns, units) = len(embedding), self._widths
         if features.shape != (rows, columns) or embedding.shape != (rows, units):
             raise ValueError(
@@ -89,11 +80,11 @@ class Box(AsksOnce):
             return quick(features, np.asarray(embedding, dtype=_FLOAT32))
 
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
-        """Return what each operation makes, by its name: `bits`, `cell` and `clipped` among them.
+        """Return the result of each operation by name, such as `bits`, `cell` and `clipped`.
 
-        Operations that a `wanted` value does not need are left out.
+        Operations that `wanted` does not need are skipped.
         """
-        key = wanted, features.dtype  # its name takes longer than a product
+        key = wanted, features.dtype  # dtypes hash faster than their names
         steps = self._steps.get(key)
         if steps is None:
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
@@ -105,11 +96,11 @@ class Box(AsksOnce):
 
     @property
     def moves(self) -> bool:
-        """Whether bounds or heads read inputs."""
+        """Whether bounds or heads depend on the inputs."""
         return "heads.passthrough" in self.tensors or "bounds.lower_slope" in self.tensors
 
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
-        """Return derivatives of outputs by features and embeddings."""
+        """Return the derivatives of outputs with respect to features and embeddings."""
         answer = np.asarray(answers, dtype=_FLOAT32)
         part = ClippedUnits.of(self.values(X, answer), self.tensors, answer)
         lower, upper = (self.tensors[f"domain.{end}_{_format(X)}"] for end in ("lower", "upper"))
@@ -117,38 +108,34 @@ class Box(AsksOnce):
         return Slopes(kept, usable, np.asarray((lower <= X) & (upper >= X)), [part])
 
     def cell_of(self, features: Array) -> npt.NDArray[np.intp]:
-        """Return which head serves each row (batch,)."""
+        """Return the head that serves each row (batch,)."""
         if not any(op.out == "cell" for op in self.ops):
             return np.zeros(len(features), dtype=np.intp)
         nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
         return self.values(features, nothing, "cell")["cell"]  # type: ignore[no-any-return]
 
     def bits_of(self, features: Array) -> npt.NDArray[np.bool_]:
-        """Return which regions of the gate each row lies in (batch, regions)."""
+        """Return a mask of the gate's regions that each row lies in (batch, regions)."""
         nothing = np.zeros((len(features), 0), dtype=_FLOAT32)
         if not any(op.out == "bits" for op in self.ops):
             return np.zeros((len(features), 0), dtype=bool)
         return self.values(features, nothing, "bits")["bits"]  # type: ignore[no-any-return]
 
     def clipped_share(self, features: Array, embedding: Array) -> npt.NDArray[np.float32]:
-        """Return the share of each row's units that are moved into the box (batch,); NaN is."""
+        """Return the share of each row's units that the clip changes (batch,); NaN counts as changed."""
         inside = self.values(features, embedding, "clipped")["clipped"]
         return (inside != embedding).mean(axis=1, dtype=_FLOAT32)  # type: ignore[no-any-return]
 
 
 def _format(features: Array) -> str:
-    """Return the name of the features' format.
-
-    Raises:
-        TypeError: If it is none of the gate's.
-    """
+    """Return the name of the features' format. Raises TypeError unless it is float32 or float64."""
     if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
         raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
     return features.dtype.name
 
 
 def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
-    """Return what the stored heads behind a box can reach."""
+    """Read bounds and heads from stored arrays."""
     box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
     bounds = NetworkBounds.of_stored(box) if "hidden.0.weight" in box else Bounds(**box)
     names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}

@@ -1,7 +1,7 @@
-"""Answers of a box in few calls: what `program.py` does operation by operation, without what is in between.
+"""A fast version of `program.py`: the answers of a box in few calls, without intermediate values.
 
-For single rows calls cost more than arithmetic, for many rows passes through memory do. The gate is printed, as that of
-clip lists is. Offsets are products with a 1 behind the inputs, which is exact; sums may be taken in any order.
+For single rows the cost is in calls, for many rows in passes through memory. The gate is printed as source, like that
+of clip lists. Offsets are products with a 1 appended to the inputs, which is exact; sums may be taken in any order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["QuickBox"]
 
 Array = npt.NDArray[Any]
 _FLOAT32 = np.dtype(np.float32)
-_FEW_ROWS = 16  # whose regions are found one by one
-_NUMBERS = 1 << 16  # of an embedding that are computed at once, so that they stay in the cache
-_FEW_HEADS = 8  # are all computed, and each row picks its own
-_MOST_FETCHED = 1 << 14  # numbers per head, as long as each row fetches its own; else rows are grouped by head
+_FEW_ROWS = 16  # find the regions of up to this many rows one by one
+_NUMBERS = 1 << 16  # numbers of an embedding per pass, to stay in the cache
+_FEW_HEADS = 8  # compute up to this many heads for all rows, then pick
+_MOST_FETCHED = 1 << 14  # numbers per head up to which each row fetches its own; else rows are grouped by head
 _MOST_LISTED = 12  # bits of a number that is looked up in a list
 
 
@@ -41,7 +41,7 @@ class QuickBox:
         self._heads, self._bias = _Heads(np.concatenate(heads)), np.concatenate(biases).astype(_FLOAT32)
         count, _, units = self._heads.shape
         self._pass = max(_FEW_ROWS + 1, _NUMBERS // units)
-        # Rows that are repeated are added faster, and take room.
+        # Repeated rows add faster, but take memory.
         self._offsets = self._repeated(self._bias[:, None]) if count <= 2 else self._bias[:, None]
         self._slopes = None
         if slope is not None:
@@ -85,7 +85,6 @@ class QuickBox:
         return np.concatenate([self._answers(features[some], z[some]) for some in passes])
 
     def _answers(self, features: Array, z: Array) -> Any:
-        """Return the outputs of one pass."""
         x = None if self._domain is None else self._inputs(features)
         head = self._head_of(features, z)
         if type(head) is int:
@@ -101,13 +100,13 @@ class QuickBox:
             y += self._bias.take(head, axis=0) if self._slopes is None else self._slopes.each(x, head)
         if self._guard is not None:
             flat = y.ravel()
-            if not flat.dot(flat) >= 0:  # some number is NaN
+            if not flat.dot(flat) >= 0:  # catches NaN
                 cell = () if self._of_rows is None else (np.broadcast_to(head, len(y)),)
                 return self._guard(y, *cell)
         return y
 
     def _head_of(self, features: Array, z: Array) -> Any:
-        """Return the head of each row, or one number if it is the same for all."""
+        """Return the head of each row, or a single number if all rows share it."""
         if self._of_rows is None or self._of_columns is None:
             return 0
         if not 0 < len(z) <= _FEW_ROWS:
@@ -117,7 +116,7 @@ class QuickBox:
         return first if cells.count(first) == len(cells) else np.array(cells)
 
     def _inputs(self, features: Array) -> Array:
-        """Return the inputs, clamped to the domain and in float32, with a 1 behind them (batch, d + 1)."""
+        """Return the inputs clamped to the domain, in float32, with a 1 appended (batch, d + 1)."""
         assert self._domain is not None
         (rows, columns), (lower, upper) = features.shape, self._domain
         inside = np.fmax(features, lower[:rows])
@@ -127,7 +126,6 @@ class QuickBox:
         return seen
 
     def _clipped(self, z: Array, x: Any) -> Array:
-        """Return a copy of the embedding inside of the box."""
         lower, upper = self._ends
         if self._is_constant:
             lower, upper = lower[: len(z)], upper[: len(z)]
@@ -141,7 +139,6 @@ class QuickBox:
         return inside
 
     def _answer_of(self, head: int, z: Array, x: Any) -> Any:
-        """Return what one head answers to all rows."""
         if head == self._free:
             y = self._heads.one(z, head)
         else:
@@ -168,7 +165,7 @@ class _Heads:
         return t.dot(self._turned[c])
 
     def each(self, t: Any, c: Array) -> Any:
-        """Return weight[c] t (batch, m) where each row has its own c."""
+        """Return weight[c] t (batch, m), with one c per row."""
         count, m, k = self.shape
         rows = len(t)
         if count <= _FEW_HEADS:
@@ -183,7 +180,7 @@ class _Heads:
 
 
 class _RowCells(PrintedRows):
-    """Row by row: the regions that are active, and the head that stands for them."""
+    """Finds the head row by row, from the active regions."""
 
     start = "    cells = []\n    for x in features.tolist():"
     end = "    return cells"
@@ -198,7 +195,7 @@ class _RowCells(PrintedRows):
 
 
 class _ColumnCells(Columns):
-    """Column by column: the bits of the regions as one number, and a list of the heads."""
+    """Finds the heads column by column: region bits form one number, looked up in a list of heads."""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, table: Table) -> None:
         self._table = table
@@ -230,13 +227,13 @@ class _ColumnCells(Columns):
 
 
 def _with_offsets(op: Op, tensors: Mapping[str, Array]) -> Array:
-    """Return weight and offset as (k + 1, n), for inputs (batch, k + 1) with a 1 behind them."""
+    """Return weight and offset as (k + 1, n), for inputs (batch, k + 1) with a 1 appended."""
     weight, offset = (tensors[str(name)] for name in op.args[1:])
     return np.ascontiguousarray(np.concatenate([weight, offset[:, None]], axis=1).T)
 
 
 def _with_one(weight: Array) -> Array:
-    """Return (k + 1, n + 1): the outputs have a 1 behind them, too."""
+    """Return (k + 1, n + 1), so that the outputs have a 1 appended, too."""
     last = np.zeros((len(weight), 1), dtype=_FLOAT32)
     last[-1] = 1
     return np.concatenate([weight, last], axis=1)

@@ -1,4 +1,4 @@
-"""Derivatives of the paper's head: units inside of their bounds pass them on, others move with their bound."""
+"""Derivatives of the paper's head: units within their bounds pass derivatives on, others move with their bound."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ClippedUnits:
-    """The values of a program at some rows, and its numbers.
+    """The values of a program at some rows, and its tensors.
 
-    `inside`, `low`, `high` (n, units): units that are inside of their bounds, at the lower and at the upper one.
-    `served` (n,): rows that the head of their cell answers; no fallback does.
+    `inside`, `low`, `high` (n, units): units within their bounds, at the lower bound, at the upper bound. `served`
+    (n,): rows answered by the head of their cell rather than its fallback.
     """
 
     values: Mapping[str, Array]
@@ -32,7 +32,7 @@ class ClippedUnits:
 
     @classmethod
     def of(cls, values: Mapping[str, Array], tensors: Mapping[str, Array], answer: Array) -> ClippedUnits:
-        """Return them from what each operation made."""
+        """Build it from the value of each operation."""
         lower, upper = (values.get(end, tensors[f"bounds.{end}"]) for end in ("lower", "upper"))
         inside = np.asarray((answer >= lower) & (answer <= upper))
         low = np.asarray(~inside & ((answer < lower) | (upper < lower)))
@@ -40,7 +40,7 @@ class ClippedUnits:
         return cls(values, tensors, inside, low, ~inside & ~low, served)
 
     def _heads(self) -> Iterator[tuple[Any, Array, Array | None, bool]]:
-        """Yield rows of each head, its weight (m, units), its passthrough (m, d), and whether it is the free one."""
+        """Yield for each head its rows, weight (m, units), passthrough (m, d), and whether it is the free one."""
         weight, passed = self.tensors["heads.weight"], self.tensors.get("heads.passthrough")
         cell = self.values.get("cell", np.zeros(len(self.inside), dtype=np.intp))
         for head in np.unique(cell[self.served]):
@@ -57,15 +57,15 @@ class ClippedUnits:
 
     @property
     def _layers(self) -> list[tuple[Array, Array]]:
-        """Weights of the hidden layers of bounds by a network, and which of their units are on."""
+        """Weights of the hidden layers of bounds by a network, and masks of the units that are on."""
         found: list[tuple[Array, Array]] = []
         while (name := f"bounds.hidden.{len(found)}.weight") in self.tensors:
             found.append((self.tensors[name].astype(np.float64), self.values[f"h{len(found)}"] > 0))
         return found
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add what outputs weighted by v (n, m) pull at inputs (n, d) and at embeddings (n, units)."""
-        units = np.zeros(self.inside.shape)  # behind the clip
+        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and embeddings (n, units)."""
+        units = np.zeros(self.inside.shape)  # gradient behind the clip
         for rows, weight, passed, free in self._heads():
             w = v[rows] @ weight.astype(np.float64)
             if free:
@@ -83,7 +83,7 @@ class ClippedUnits:
             by_inputs += g
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
-        """Add to outputs (n, m) how they move when inputs (n, d) and embeddings (n, units) do."""
+        """Add to outputs (n, m) how they move with inputs (n, d) and embeddings (n, units)."""
         units = np.where(self.inside, answers, 0.0)
         if "lower" in self.values:
             g = inputs

@@ -1,4 +1,4 @@
-"""Rules with steps and equalities -> the grid head behind any model, and its certificate."""
+"""Builds the grid head and its certificate from rules with steps and equalities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["certify_grid"]
 
 Array = npt.NDArray[np.float64]
 _WIDE = 16  # times the range of an output
-_BEYOND = 2**40  # where no limit is
+_BEYOND = 2**40  # where there is no limit
 _CORNERS = 64  # inputs at which rules are tried
 
 
@@ -43,8 +43,8 @@ def certify_grid(
 
     Args:
         spec: Rules over outputs with steps, or with equalities.
-        default: A typical answer (m,): safe answers are near it. None: 0.
-        scale: The spread of each output (m,), in which distances count. None: ranges of the outputs.
+        default: A typical answer (m,), near which safe answers are chosen; by default 0.
+        scale: The spread of each output (m,), the unit of distances; by default the ranges of the outputs.
         files: Files that the certificate binds, by role.
 
     Raises:
@@ -107,7 +107,7 @@ def _lattice(spec: Specification, document: dict[str, Any], block: bytes) -> tup
 
 
 def _require_whole(spec: Specification, lattice: Lattice) -> None:
-    """Raise RuleError, with the name of the rule, where sums of whole numbers get too large."""
+    """Raise RuleError, with the name of the rule, if sums of whole numbers get too large."""
     for literal_rule, literal in ((r, a) for r in lattice.rules for clause in r.clauses for a in clause):
         try:
             comparison_of(lattice, literal._replace(y={k: v for k, v in literal.y.items() if v}))
@@ -145,14 +145,14 @@ def _nothing_between(step: Fraction, low: Fraction, high: Fraction) -> str:
 
 
 def _refusal(spec: Specification, grid: Grid, search: SafeSearch, leaf: GridLeaf) -> Exception:
-    """Say at which input no safe answer was found, why, and what to change."""
+    """Return an error that names an input without a safe answer, the reason, and what to change."""
     stated = _stated_ranges(spec, grid, search)
     for x in ([] if search.refuted is None else [search.refuted]) + _inputs(search, leaf):
         exact = search.exact(x)
         active = search.active(x)
         if not active or feasible(stated, x, active, whole=True):
             continue
-        for rule in sorted(active):  # a set that is as small as can be
+        for rule in sorted(active):  # find a smallest set
             if not feasible(stated, x, active - {rule}, whole=True):
                 active.discard(rule)
         place = f"at {point_text(spec, exact, sorted(active))}"
@@ -165,12 +165,12 @@ def _refusal(spec: Specification, grid: Grid, search: SafeSearch, leaf: GridLeaf
 
 
 def _stated_ranges(spec: Specification, grid: Grid, search: SafeSearch) -> SafeSearch:
-    """Return the same problem with limits as rules state them: ranges are those that outputs state, or very wide."""
+    """Return the same problem with limits as the rules state them, and ranges as stated for outputs, or very wide."""
     wide = copy.copy(search.spec)
     wide.output_ranges = []
     for output, step, own in zip(spec.outputs, grid.steps, search.spec.output_ranges, strict=True):
         low, high = getattr(output, "lower", None), getattr(output, "upper", None)
-        wide_enough = _WIDE * (1 + max(map(abs, own)))  # HiGHS does not end where whole numbers may be much larger
+        wide_enough = _WIDE * (1 + max(map(abs, own)))  # HiGHS does not end if whole numbers may be much larger
         ends = (-wide_enough, wide_enough)
         if low is not None and high is not None:
             ends = math.ceil(low / step), math.floor(high / step)
@@ -220,7 +220,7 @@ def _explained(
 def _limits(
     spec: Specification, grid: Grid, active: set[int], x: tuple[Fraction, ...]
 ) -> tuple[int, Fraction, Fraction] | None:
-    """Return the one output that active rules limit, and between which numbers; None: they say something else."""
+    """Return the one output that active rules limit, and its limits, or None if they say something else."""
     found: dict[int, list[Fraction]] = {}
     for r in active:
         for clause in spec.rules[r].requirement.clauses:

@@ -1,4 +1,4 @@
-"""The grid head, for the table."""
+"""The grid head as an entry of the table of heads."""
 
 from __future__ import annotations
 

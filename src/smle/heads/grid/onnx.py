@@ -1,8 +1,8 @@
 """Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
 
-The head makes what is proposed whole, checks it, and serves the stored safe answer where nothing passes: a mistake here
-costs accuracy and no more. As in `smle.heads.grid.proposals`, outputs that no rule ties together are separate problems.
-Sums with limits are solved by a few steps of Newton's method, all else by ADMM.
+The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
+costs accuracy. As in `smle.heads.grid.proposals`, outputs that no rule ties together are separate problems. Sums with
+limits are solved by a few steps of Newton's method, everything else by ADMM.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["grid_proposals"]
 Array = npt.NDArray[Any]
 _FAR = 2.0**52
 _NEWTON, _STEPS = 40, 80
-_FEW, _AROUND = 3, (-1, 0, 1, 2)  # free outputs around whose real point all whole ones are tried
+_FEW, _AROUND = 3, (-1, 0, 1, 2)  # up to this many free outputs, all whole points around the real one are tried
 _MOVES = (2.0**-10, 2.0**-4, 0.3)  # toward the safe answer
 
 
 def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
-    """Return nodes that make PROPOSAL for rows that do not pass, and how many candidates a row has."""
+    """Return nodes that make PROPOSAL for rows that do not pass, and how many candidates per row."""
     program = GridProgram(certificate)
     w = Writer()
     near = w.add("LessOrEqual", [w.add("Abs", ["repair/targets"]), w.number(_FAR)])
     p = w.add("Where", [near, "repair/targets", "repair/safe"])
     reduction = program.proposals.reduction
-    c = ""  # where nothing is derived from inputs, sums do not read it
+    c = ""  # if nothing is derived from inputs, sums do not read it
     if reduction.T.any():
         moved = w.add("MatMul", [w.constant(reduction.T.astype(np.float64)), "repair/read"])
         c = w.add("Add", [moved, w.column(reduction.t)])
     elif not all(block.is_sum for block in program.proposals.blocks):
         c = w.add("Add", [w.column(reduction.t), w.add("Sub", [p, p])])  # (m, rows)
-    # Limits and sums are solved as they are asked; elsewhere the way to the safe answer is tried, too.
+    # Limits and sums are solved exactly; otherwise the way to the safe answer is tried, too.
     simple = all(block.is_sum or len(block.outputs) == 1 for block in program.proposals.blocks)
     moves = () if simple else _MOVES
     candidates: list[list[tuple[GridBlock, str]]] = [[] for _ in range(1 + len(moves))]
@@ -87,14 +87,14 @@ class _Part:
 
     @property
     def is_few(self) -> bool:
-        """Whether whole points around the real one are tried, all of them."""
+        """Whether all whole points around the real one are tried."""
         block = self.block
         return 0 < len(block.free) <= _FEW and len(block.outputs) > 1 and not block.is_sum
 
     # --- which rows bind
 
     def right(self, literal: int) -> str:
-        """Return the right side of a literal of the block (1, rows); infinite where its rule is off."""
+        """Return the right side of a literal of the block (1, rows), infinite where its rule does not apply."""
         w, program = self.w, self.program
         number = int(self.block.literals[literal])
         value = w.add("Add", [w.rows("repair/right", [number]), self.zeros()])
@@ -111,7 +111,7 @@ class _Part:
         return self.w.add("Sub", [one, one])
 
     def rights(self) -> dict[int, str]:
-        """Return right sides of all literals; of a clause with alternatives only the one that is violated least."""
+        """Return right sides of all literals; of a clause with alternatives, only the one violated least."""
         w, block = self.w, self.block
         sides = {k: self.right(k) for k in range(len(block.literals))}
         for own in block.of_clause:
@@ -143,7 +143,7 @@ class _Part:
         return self.joined("Max", downs, block.lower), self.joined("Min", ups, block.upper)
 
     def joined(self, op: str, found: dict[int, list[str]], fixed: Array) -> str:
-        """Return one limit for each output: fixed ones, and those that were found."""
+        """Return one limit for each output, from fixed ones and those found."""
         w = self.w
         if not found:
             return w.column(fixed)
@@ -177,12 +177,12 @@ class _Part:
         return self.split(lower, upper, rows, right)
 
     def clipped(self, z: str, lower: str, upper: str, w: Writer | None = None) -> str:
-        """Put numbers between limits."""
+        """Clip numbers to limits."""
         w = w or self.w
         return w.add("Min", [w.add("Max", [z, lower]), upper])
 
     def on_sum(self, lower: str, upper: str) -> str:
-        """Return nearest points with a given sum, between limits: a few steps of Newton's method."""
+        """Return nearest points with a given sum, between limits, by a few steps of Newton's method."""
         w, block = self.w, self.block
         turned = bool((block.signs < 0).any())
         p, signs = self.p, ""
@@ -204,7 +204,7 @@ class _Part:
         high = w.reduced("ReduceMax", w.add("Div", [w.add("Sub", [p, lower]), column]), 0, keep=True)
 
         def tried(w: Writer, mu: str) -> tuple[str, str, str, str]:
-            """Return the point of a multiplier, by how much its sum is off, in which rows that is far, and in any."""
+            """Return the point of a multiplier, the gap of its sum, the rows where it is large, and if any is."""
             z = self.clipped(w.add("Sub", [p, w.add("Mul", [mu, column])]), lower, upper, w)
             gap = w.add("Sub", [w.reduced("ReduceSum", z, 0, keep=True), total])
             far = w.add("Greater", [w.add("Abs", [gap]), w.number(1e-3)])
@@ -225,7 +225,7 @@ class _Part:
             *after, going = tried(inner, chosen)
             return [chosen, low, high, *after], going, []
 
-        *first, start = tried(w, mu)  # where no limit binds, that is all
+        *first, start = tried(w, mu)  # if no limit binds, this is all
         kinds = [*[DOUBLE] * 5, BOOL]
         *_, z, _, _ = w.loop(_NEWTON, [mu, low, high, *first], body, carries=kinds, start=start)
         return w.add("Mul", [z, signs]) if turned else z
@@ -263,7 +263,7 @@ class _Part:
     # --- whole numbers
 
     def around(self, z: str) -> str:
-        """Return the nearest of the whole points around real ones that obey; rounded ones where none does."""
+        """Return the nearest whole points around real ones that obey, or rounded ones if none does."""
         w, block = self.w, self.block
         f, J = len(block.free), len(block.A)
         shifts = np.array(list(product(_AROUND, repeat=f)), dtype=np.float64).T  # (f, s)

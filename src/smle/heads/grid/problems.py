@@ -1,4 +1,4 @@
-"""Whole numbers that obey rules over a part of the inputs: mixed-integer programs. Nothing here is proved."""
+"""Whole numbers that obey rules over a part of the inputs, by mixed-integer programs. Nothing here is proved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SECONDS = 20.0
 
 
 class WholeRow(NamedTuple):
-    """A literal over free outputs and inputs, as floats: `a.u + b.kx + s.x <= h`; b and s are by input column."""
+    """A literal over free outputs and inputs in floats: `a.u + b.kx + s.x <= h`; b and s are by input column."""
 
     a: Array
     b: dict[int, float]
@@ -65,7 +65,7 @@ class Part:
 
 
 class LeafSearch(Protocol):
-    """What a problem knows of the search that it belongs to."""
+    """What a problem needs to know about the search it belongs to."""
 
     spec: Lattice
     reduction: Reduction
@@ -75,7 +75,7 @@ class LeafSearch(Protocol):
 
 
 class Problem:
-    """A mixed-integer program over free outputs u, their slopes, one of several literals per clause, and distances."""
+    """A mixed-integer program over free outputs u, their slopes, one literal per clause, and distances."""
 
     def __init__(self, search: LeafSearch, whole: Part, affine: bool) -> None:
         self.search, self.affine = search, affine
@@ -93,7 +93,7 @@ class Problem:
             for j in self.moving:
                 most = np.ceil((high - low) / max(whole.high[j] - whole.low[j], 1.0))
                 self.column(-most, most, 1e-6, whole=True)
-        if affine:  # offsets may lie outside of the range: the answer at kx = 0
+        if affine:  # offsets may lie outside the range: they are the answer at kx = 0
             for place, (low, high) in enumerate(ranges):
                 far = sum(
                     max(abs(self.lower[self.f + place * len(self.moving) + i]), 1.0)
@@ -117,7 +117,7 @@ class Problem:
         self.sides.append(most)
 
     def distances(self, center: Array) -> None:
-        """Charge for the distance of every output to its typical value, in the middle of the leaf."""
+        """Charge for the distance of every output from its typical value, in the middle of the leaf."""
         search = self.search
         moved = search.reduction.T[:, search.stepped] @ np.floor(center[search.stepped]) + search.reduction.t
         for i in range(len(search.typical)):
@@ -126,7 +126,7 @@ class Problem:
             gap = float(search.typical[i] - moved[i])
             self.row({**own, far: -1.0}, gap)
             self.row({**{k: -v for k, v in own.items()}, far: -1.0}, -gap)
-        self.charged = len(self.entries)  # up to here rows say what an answer costs
+        self.charged = len(self.entries)  # rows up to here only define the cost
 
     def at(self, a: Array, x: Array) -> dict[int, float]:
         """Return the entries of a . u at an input."""
@@ -172,7 +172,7 @@ class Problem:
             self.row({**entries, switch: far}, most + far)
 
     def solved(self) -> tuple[Array, Array] | None:
-        """Return offsets and slopes of the free outputs; None: there seem to be none."""
+        """Return offsets and slopes of the free outputs, or None if there seem to be none."""
         x = _solved(self)
         if x is None:
             return None
@@ -183,7 +183,7 @@ class Problem:
         return base, slopes
 
     def missed(self) -> float:
-        """Return by how much rules are missed at least, in steps; offsets may be real."""
+        """Return the least by which rules are missed, in steps; offsets may be real."""
         asked = {row for row, *_ in self.entries[: self.charged]}
         slack = self.column(0.0, np.inf, 1.0, whole=False)
         self.entries += [(row, slack, -1.0) for row in range(len(self.sides)) if row not in asked]
@@ -193,7 +193,7 @@ class Problem:
         return np.inf if x is None else float(x[slack])
 
     def is_feasible(self) -> bool:
-        """Whether some answer seems to obey."""
+        """Return whether some answer seems to obey."""
         return _solved(self) is not None
 
 

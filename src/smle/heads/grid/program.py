@@ -1,7 +1,7 @@
 """The grid head in NumPy: what passes the check in whole numbers is served (certificate format, section 14).
 
-An answer that is on the grid and that the rules allow stays. Others give way to the nearest proposal that passes, or
-to the stored safe answer. GridProposals are not proved; the check and the safe answers are.
+An answer on the grid that the rules allow stays. Others are replaced by the nearest proposal that passes, or by the
+stored safe answer. The check and the safe answers are proved; proposals need not be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TINY = float(SMALLEST_INPUT)
-_AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches go in parts
+_AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches are split
 
 
 class GridProgram(AsksOnce):
@@ -69,28 +69,23 @@ class GridProgram(AsksOnce):
 
     @property
     def width(self) -> int:
-        """How many answers it reads of a row."""
+        """How many columns of the model's answers it reads."""
         return self._shape[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GridProgram, (self.certificate,)
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32 that obey the rules at X (n, d), which is float32 or float64.
-
-        Raises:
-            TypeError: If X has another kind of numbers.
-            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
-        """
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
         return self.values(self.in_steps(X, answers)[0])
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return the answers, and by what each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
+        """Return the answers, and how each row was served: 0 the answer itself, 1 a proposal, 2 the safe answer."""
         k, by = self.in_steps(X, answers)
         return self.values(k), by
 
     def values(self, k: Array) -> Array:
-        """Return what whole numbers of steps stand for, as the nearest float32 numbers."""
+        """Return the nearest float32 numbers to whole numbers of steps."""
         if self._scaled[0]:
             k = k * self.numerator
         if self._scaled[1]:
@@ -98,7 +93,7 @@ class GridProgram(AsksOnce):
         return k.astype(np.float32) + np.float32(0.0)  # no -0
 
     def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return the served whole numbers of steps (n, m), in float64, and by what each row was served (n,)."""
+        """Return the served whole numbers of steps (n, m), in float64, and how each row was served (n,)."""
         rows = len(answers)
         if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
             raise ValueError(
@@ -139,7 +134,7 @@ class GridProgram(AsksOnce):
             return k, by
         bad = np.flatnonzero(~good)
         read = self.read(X) if read is None and self._reads_later else read
-        if len(bad) == rows:  # without copies
+        if len(bad) == rows:  # avoids copies
             return self._repaired(bad, p, read, right, bits)
         own = [None if part is None else part[bad] for part in (read, bits)]
         k[bad], by[bad] = self._repaired(bad, p[bad], own[0], right if right.ndim == 1 else right[bad], own[1])
@@ -160,17 +155,17 @@ class GridProgram(AsksOnce):
         return np.where(self._stepped, whole, wide)
 
     def bits(self, read: Array | None, kind: Any) -> Mask:
-        """Return which regions of the gate are active (n, regions)."""
+        """Return a mask of the active regions of the gate (n, regions)."""
         assert read is not None
         held = read @ self._gate <= self.stored[f"gate.thresholds_{np.dtype(kind).name}"]
         return np.stack([held[:, own].all(axis=1) for own in self.members], axis=1)
 
     def bits_of(self, X: Array) -> Mask:
-        """Return which regions of the gate each row lies in (n, regions)."""
+        """Return a mask of the gate's regions that each row lies in (n, regions)."""
         return self.bits(self.read(X), X.dtype)
 
     def right(self, read: Array | None) -> Array:
-        """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs."""
+        """Return what C k is compared with: (n, literals), or (literals,) if no literal reads inputs."""
         if read is None:
             return self._H
         right = self._H - read @ self._CX
@@ -179,7 +174,7 @@ class GridProgram(AsksOnce):
         return np.asarray(right)
 
     def passes(self, k: Array, right: Array, bits: Mask | None) -> Mask:
-        """Return which rows of whole numbers are in range and obey every clause of every rule that is on (n,)."""
+        """Return a mask of the rows in range that obey every clause of every active rule (n,)."""
         good = np.asarray(((k >= self.lower) & (k <= self.upper)).all(axis=1))
         if not self.clauses:
             return good
@@ -195,7 +190,7 @@ class GridProgram(AsksOnce):
         return good
 
     def on(self, bits: Mask | None, rows: int) -> Mask:
-        """Return which clauses belong to a rule that is on (n, clauses)."""
+        """Return a mask of the clauses whose rule applies (n, clauses)."""
         found = np.ones((rows, len(self.clauses)), dtype=bool)
         for c, (regions, always) in enumerate(zip(self.of_rule, self.always, strict=True)):
             if not always:
@@ -228,7 +223,7 @@ class GridProgram(AsksOnce):
 
     @cached_property
     def proposals(self) -> GridProposals:
-        """What finds whole numbers that obey; made when the first is asked for."""
+        """Finds whole numbers that obey; created on first use."""
         from smle.heads.grid.proposals import GridProposals
 
         return GridProposals(self)

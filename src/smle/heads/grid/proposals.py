@@ -2,7 +2,7 @@
 
 Outputs that no rule ties together are separate problems. Equalities are solved first, k = B u + T kx + t. In each
 problem, for one literal per clause: the nearest real point, rounded so that sums of neighbors keep their limits; then,
-where rules tie few outputs together, whole points around it; then single steps as long as they help.
+if rules tie few outputs together, whole points around it; then single steps as long as they help.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _PIECES = 32  # choices of literals that are all tried
-_FEW = 4  # free outputs around whose real point whole ones are tried: so many steps around it
+_FEW = 4  # up to this many free outputs, whole points this many steps around the real one are tried
 _AROUND, _FARTHER = (-1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3, 4)
 _SORTED = 64  # outputs of a sum that are rounded by remainders
 _MOVES = (2.0**-6, 2.0**-3, 0.25, 0.5)  # toward the safe answer
-_COARSE = 0.02  # a step of so much of a unit is worth to be placed exactly
+_COARSE = 0.02  # a step larger than this share of a unit is worth placing exactly
 _STEPS = 10  # single steps that are taken
-_WORK = 2_000_000  # numbers that single steps may look at
+_WORK = 2_000_000  # numbers that single steps may examine
 _FAR = 2.0**52
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Rows of one problem: targets p and base c (n, outputs), right sides (n, literals), clauses that are on."""
+    """Rows of one problem: targets p and base c (n, outputs), right sides (n, literals), and which clauses apply."""
 
     p: Array
     c: Array
@@ -56,7 +56,7 @@ class _Asked:
 
 
 class GridProposals:
-    """Candidates for rows whose answers do not pass."""
+    """Proposes candidates for rows whose answers do not pass."""
 
     def __init__(self, program: GridProgram) -> None:
         spec = program.lattice
@@ -78,7 +78,7 @@ class GridProposals:
         right = np.broadcast_to(right, (len(p), right.shape[-1]))
         first = self.blocks[0]
         if len(self.blocks) == 1 and len(first.literals) == right.shape[1] and len(first.clauses) == on.shape[1]:
-            k, real = first.nearest(_Asked(p, c, right, on))  # without copies
+            k, real = first.nearest(_Asked(p, c, right, on))  # avoids copies
         else:
             k, real = np.empty_like(p), np.empty_like(p)
             for block in self.blocks:
@@ -94,7 +94,7 @@ class GridProposals:
 
 
 def _together(reduction: Reduction, C: Array, clauses: list[tuple[int, ...]]) -> list[Numbers]:
-    """Return groups of outputs that equalities or clauses tie together."""
+    """Group outputs that equalities or clauses tie together."""
     m = len(reduction.t)
     group = np.arange(m)
 
@@ -116,7 +116,7 @@ class GridBlock:
     def __init__(self, program: GridProgram, reduction: Reduction, C: Array, weight: Array, outputs: Numbers) -> None:
         self.outputs = outputs
         self.free = np.flatnonzero(np.isin(reduction.free, outputs))
-        self.places = np.searchsorted(outputs, reduction.free[self.free])  # of free outputs, among the own ones
+        self.places = np.searchsorted(outputs, reduction.free[self.free])  # positions of free outputs among these
         self.B = reduction.B[np.ix_(outputs, self.free)].astype(np.float64)
         self.w = weight[outputs] / weight[outputs].max()
         self.coarse = bool(weight[outputs].max() > _COARSE)
@@ -157,7 +157,7 @@ class GridBlock:
         self.equal = equal[self.sums]
 
     def _order(self) -> None:
-        """Order base outputs so that sums over some of them are sums of neighbors, where sums nest."""
+        """Order base outputs so that sums over some of them are sums of neighbors, if sums nest."""
         m, f = len(self.outputs), len(self.free)
         derived = [i for i in range(m) if i not in set(self.places.tolist())]
         # A derived output that is a sum of others is a total; else it is one of the parts, and comes last of them.
@@ -194,7 +194,7 @@ class GridBlock:
     # --- right sides
 
     def limits(self, asked: _Asked) -> Array:
-        """Return right sides of the rows over free outputs (n, rows): whole, infinite for literals of rules off."""
+        """Return right sides of the rows over free outputs (n, rows): whole, infinite where literals do not apply."""
         literal = asked.right - asked.c @ self.C.T
         if not self.always:
             literal = np.where(self._on(asked), literal, np.inf)
@@ -202,7 +202,7 @@ class GridBlock:
         return np.floor(r / self.divisor)
 
     def _on(self, asked: _Asked) -> Mask:
-        """Return the literals that belong to a clause of a rule that is on (n, literals)."""
+        """Return a mask of the literals in a clause that applies (n, literals)."""
         on = np.zeros((len(asked.p), len(self.literals)), dtype=bool)
         for place, own in enumerate(self.of_clause):
             on[:, own] |= asked.on[:, place : place + 1]
@@ -285,7 +285,7 @@ class GridBlock:
                 piece[:, dropped] = np.inf
                 yield piece
             return
-        # Too many: the literal that is violated least at the target, and single swaps.
+        # Too many: take the literal violated least at the target, and single swaps.
         u = (asked.p - asked.c) @ self.P.T
         excess = (u @ self.A.T - r) / self.norm
         best = [np.asarray(own)[excess[:, own].argmin(axis=1)] for own in open_]
@@ -334,7 +334,7 @@ class GridBlock:
         return k, z
 
     def _around(self, u: Array, asked: _Asked, r: Array) -> tuple[Array, Mask]:
-        """Return the best of whole points around real ones (n, f), and whether one obeys the rows."""
+        """Return the best whole points around real ones (n, f), and whether one obeys the rows."""
         n, f = u.shape
         last = int(np.abs(self.w @ np.abs(self.B)).argmin()) if f > 1 else 0  # the finest is solved on its line
         others = [i for i in range(f) if i != last]
@@ -357,9 +357,10 @@ class GridBlock:
         point = np.empty((n, len(shifts), f))
         point[:, :, others], point[:, :, last] = trial, chosen
         step, slope = point - u[:, None], snapped(2 * (u - goal) @ self.H)
-        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)  # than the real point costs
+        # Cost beyond that of the real point.
+        more = ((step @ self.H) * step).sum(axis=2) + (step * slope[:, None]).sum(axis=2)
         cost = np.where(good, more, np.inf)
-        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # of equal ones the first
+        best = (cost <= cost.min(axis=1, keepdims=True) + 1e-6).argmax(axis=1)  # the first of equal ones
         rows = np.arange(n)
         return np.where(good[rows, best][:, None], point[rows, best], np.rint(u)), good[rows, best]
 
@@ -375,7 +376,7 @@ class GridBlock:
         return np.asarray((u @ self.A.T <= r + 1e-9).all(axis=1))
 
     def _polished(self, k: Array, asked: _Asked, r: Array) -> Array:
-        """Take single steps, or one there and one back, as long as rows break less, or come nearer."""
+        """Take single steps, or one there and one back, as long as rows break less or come nearer."""
         f = len(self.free)
         eye = np.eye(f)
         steps = [eye, -eye]

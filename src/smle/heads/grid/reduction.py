@@ -1,4 +1,4 @@
-"""Equalities, solved once: k = B u + T kx + t, whole numbers all, for whatever whole numbers u the free outputs are."""
+"""Solves equalities once: k = B u + T kx + t, in whole numbers, for any whole numbers u of the free outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reduction:
 
 
 def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, Comparison]]:
-    """Return the rules that state equalities everywhere, alone or with one before, and one inequality of each."""
+    """Return the rules that state equalities everywhere, alone or with an earlier one, and one inequality of each."""
     made: dict[int, Comparison] = {}
     found, known = [], set()
     for r, rule in enumerate(spec.rules):
@@ -64,8 +64,7 @@ def _key(outputs: dict[int, int], steps: dict[int, int]) -> tuple[object, ...]:
 def reduce(spec: Lattice, listed: Listed) -> Reduction:
     """Solve all equalities that hold everywhere, each for an output with the coefficient 1 or -1.
 
-    Raises:
-        NotSolved: If one has no such output, or they leave nothing.
+    Raises NotSolved if one has no such output, or they leave nothing.
     """
     m, d = len(spec.outputs), len(spec.inputs)
     solved: dict[int, tuple[dict[int, int], dict[int, int], int]] = {}  # output -> others, steps, constant

@@ -12,9 +12,9 @@ __all__ = ["cumulative", "exchanged", "nearest_in_box", "nearest_on_sum", "neare
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-THETA = 0.4871393  # not a half, at which data meet ties
+THETA = 0.4871393  # not a half, where data have ties
 _FINE = 2.0**20
-_CLOSE = 1e-3  # of a step: what a sum of real points may miss
+_CLOSE = 1e-3  # of a step: tolerance for the sum of real points
 _NEWTON, _DAMPED, _ACTIVE, _SWEEPS = 40, 120, 15, 200
 
 
@@ -62,8 +62,9 @@ def nearest_on_sum(p: Array, lower: Array, upper: Array, total: Array, cost: Arr
 def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Array, equal: Mask, cost: Array) -> Array:
     """Return nearest points between limits with `rows z <= right`, or `==` where `equal`; infinite ones do not bind.
 
-    Minimize sum cost (z - p)^2. Given multipliers, z is a clip; these are few, and found by Newton's method, damped
-    where a step does not help, for many points at once. Shapes: p, limits (n, m), rows (k, m), right (n, k), cost (m,).
+    Minimize sum cost (z - p)^2. Given multipliers, z is a clip. There are few multipliers, found for many points at
+    once by Newton's method, damped if a step does not help. Shapes: p, limits (n, m), rows (k, m), right (n, k), cost
+    (m,).
     """
     n, k = right.shape
     share = 1.0 / cost
@@ -104,7 +105,7 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
 def nearest_under(v: Array, N: Array, b: Array) -> Array:
     """Return the nearest points with N z <= b; rows of N have norm 1, b (n, J) may be infinite. Shapes v (n, f).
 
-    Active sets are guessed all at once (primal-dual); where that does not settle, rows are visited in turn (Hildreth).
+    Active sets are guessed all at once (primal-dual); if that does not settle, rows are visited in turn (Hildreth).
     """
     excess = v @ N.T - b
     bad = np.flatnonzero((excess > 1e-9).any(axis=1))
@@ -155,7 +156,7 @@ def _hildreth(G: Array, s: Array) -> Array:
 
 
 def snapped(z: Array) -> Array:
-    """Round to multiples of 2^-20 of a step: the last bits of sums depend on how many rows come together."""
+    """Round to multiples of 2^-20 of a step, since the last bits of sums depend on the batch."""
     return np.asarray(np.rint(z * _FINE) / _FINE)
 
 
@@ -171,7 +172,7 @@ def cumulative(z: Array, theta: float = THETA) -> Array:
 
 
 def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> Array:
-    """Round down, then give what is missing of the sum to where that costs least. Shapes (n, m), (n,)."""
+    """Round down, then add what is missing from the sum where that costs least. Shapes (n, m), (n,)."""
     base = np.floor(z + 1e-7)
     price = np.where(base + 1 <= upper, cost * (2 * (base - p) + 1), np.inf)
     missing = np.rint(total - base.sum(axis=1))
@@ -180,7 +181,7 @@ def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> A
 
 
 def exchanged(k: Array, p: Array, lower: Array, upper: Array, cost: Array, rounds: int = 4) -> Array:
-    """Move single steps from one place to another as long as that brings a row nearer: the sum stays."""
+    """Move single steps from one output to another as long as that brings a row nearer; the sum stays."""
     k, rows = k.copy(), np.arange(len(k))
     for _ in range(rounds):
         more = np.where(k + 1 <= upper, cost * (2 * (k - p) + 1), np.inf)

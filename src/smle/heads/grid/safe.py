@@ -1,8 +1,8 @@
-"""Safe answers on the grid: for every leaf whole numbers `slope.kx + offset` that obey all rules there, proved.
+"""Safe answers on the grid: for every leaf, whole numbers `slope.kx + offset` that provably obey all rules there.
 
-A mixed-integer program proposes them, near a typical answer: first a constant, then one that moves with stepped inputs,
-then the leaf is split, at the bit of a region or in the middle of an input. Equalities are solved before. The exact
-checker decides; nothing is rounded, so that no room is needed.
+A mixed-integer program proposes them, near a typical answer. It tries a constant, then an answer that moves with
+stepped inputs, then splits the leaf, at the bit of a region or in the middle of an input. Equalities are solved first.
+The exact checker decides; nothing is rounded, so no room is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["GridAnswers", "NoGridAnswer", "SafeSearch", "feasible", "find_safe"]
 Array = npt.NDArray[np.float64]
 MAX_LEAVES, MAX_DEPTH = 200, 40
 _ROUNDED = 1e-12  # of a limit
-_CANDIDATES = 12  # regions, and inputs, that are tried for a split
+_CANDIDATES = 12  # regions, and inputs, to try for a split
 
 
 class NoGridAnswer(Exception):  # noqa: N818 - an outcome that the author explains
@@ -51,7 +51,7 @@ class GridAnswers(NamedTuple):
 
 @dataclass
 class SafeSearch:
-    """The search for a tree of safe answers. Attributes: what is asked, and what was found so far."""
+    """The search for a tree of safe answers: its problem, and what was found so far."""
 
     spec: Lattice
     listed: Listed
@@ -79,7 +79,7 @@ class SafeSearch:
     # --- the tree
 
     def grow(self, leaf: GridLeaf, depth: int = 0) -> Any:
-        """Return the tree below a leaf, and note its leaves."""
+        """Return the tree below a leaf, and record its leaves."""
         whole = self.part(leaf, None)
         if whole is None:  # no input is there: any whole numbers do
             self.leaves.append([({}, Fraction(low)) for low, _ in self.spec.output_ranges])
@@ -100,7 +100,7 @@ class SafeSearch:
         return [question, self.grow(first, depth + 1), self.grow(second, depth + 1)]
 
     def split(self, leaf: GridLeaf, whole: Part) -> tuple[Any, GridLeaf, GridLeaf] | None:
-        """Return how to split a leaf: at the bit of a region or in the middle of an input, whichever helps most."""
+        """Return the best split of a leaf: at the bit of a region, or in the middle of an input."""
         best: tuple[float, tuple[Any, GridLeaf, GridLeaf]] | None = None
         for one in (*self.regions(leaf), *self.cuts(leaf, whole)):
             missed = sum(self.missed(part) for part in one[1:])
@@ -109,7 +109,7 @@ class SafeSearch:
         return None if best is None else best[1]
 
     def tried(self, whole: Part) -> list[Array]:
-        """Return inputs of a leaf at which rules are tried before it is split: its middle, and two corners."""
+        """Return inputs of a leaf at which to try rules before it is split: its middle, and two corners."""
         stepped = np.array([step is not None for step in self.spec.input_steps])
         middle = (whole.low + whole.high) / 2
         corners = [np.where(stepped, np.floor(middle), middle), whole.low, whole.high]
@@ -125,11 +125,11 @@ class SafeSearch:
         return x
 
     def exact(self, x: Array) -> tuple[Fraction, ...]:
-        """Return an input that is held in steps as numbers."""
+        """Convert an input from steps to numbers."""
         return tuple(Fraction(float(v)) * (step or 1) for v, step in zip(x, self.spec.input_steps, strict=True))
 
     def active(self, x: Array) -> set[int]:
-        """Return the rules that are on at an input, as they are stated; none where categories are mixed."""
+        """Return the rules that apply at an input, as stated; none if categories are mixed."""
         spec, at = self.spec, self.exact(x)
         if any(sum(at[j] for j in group) != 1 for group in spec.groups):
             return set()
@@ -173,13 +173,13 @@ class SafeSearch:
         return found
 
     def missed(self, leaf: GridLeaf) -> float:
-        """Return by how many steps some rule is missed at least in a leaf, real offsets allowed."""
+        """Return by how many steps some rule is missed at least in a leaf, with real offsets allowed."""
         if self.part(leaf, None) is None:
             return 0.0
         return self.problem(leaf, affine=bool(self.stepped), room=0.0).missed()
 
     def part(self, leaf: GridLeaf, region: int | None) -> Part | None:
-        """Return the ends of inputs in a leaf, where a region holds; None: no input is there."""
+        """Return the ends of inputs in a leaf, where a region holds; None if no input is there."""
         spec, bits = self.spec, leaf.bits
         if region in bits.off:
             return None
@@ -194,7 +194,7 @@ class SafeSearch:
         return Part(low, np.array([float(max(side[1][j] for side in sides) / steps[j]) for j in range(d)]))
 
     def sides(self, known: Known, fmt: Binary) -> tuple[list[Fraction], list[Fraction]]:
-        """Return the lower and the upper ends of all inputs; of categories 0 to 1 where they are left."""
+        """Return the lower and upper ends of all inputs; for categories, 0 to 1 if they are left."""
         low, high = (list(side) for side in self.spec.passed[fmt])
         for j, (a, b) in known.ends.items():
             low[j], high[j] = a, b
@@ -207,11 +207,11 @@ class SafeSearch:
     # --- answers
 
     def proposed(self, leaf: GridLeaf, *, affine: bool, room: float = 0.0) -> tuple[Array, Array] | None:
-        """Return offsets (f,) and slopes (f, d) of the free outputs, whole numbers that seem to obey; None: none."""
+        """Return offsets (f,) and slopes (f, d) of the free outputs, whole numbers that seem to obey, or None."""
         return self.problem(leaf, affine=affine, room=room).solved()
 
     def problem(self, leaf: GridLeaf, *, affine: bool, room: float) -> Problem:
-        """Return what an answer has to obey in a leaf."""
+        """Return the problem of a leaf."""
         whole = self.part(leaf, None)
         assert whole is not None
         problem = Problem(self, whole, affine)
@@ -225,7 +225,7 @@ class SafeSearch:
         return problem
 
     def accept(self, leaf: GridLeaf, found: tuple[Array, Array]) -> bool:
-        """Prove an answer; note the leaf if that succeeds."""
+        """Prove an answer; record the leaf on success."""
         spec, number = self.spec, len(self.leaves)
         base, slopes = found
         B, T = self.reduction.B, self.reduction.T
@@ -255,7 +255,7 @@ class SafeSearch:
 def prove(
     safe: SafeAnswer, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int
 ) -> list[Any] | None:  # fmt: skip
-    """Return the literal and the multipliers that prove a clause in a leaf; None: none are needed, or known."""
+    """Return the literal and multipliers that prove a clause in a leaf, or None if none are needed or known."""
     try:
         safe.clause(clause, forms, region, None)
     except Rejected:
@@ -271,7 +271,7 @@ def prove(
 
 
 def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> bool:
-    """Whether some answer obeys some rules at one input (d,), in whole numbers or at all; in floats."""
+    """Return whether some answer obeys some rules at one input (d,), in whole or real numbers; in floats."""
     part = Part(x, x)
     problem = Problem(search, part, affine=False)
     for row in search.ranges:
@@ -281,7 +281,7 @@ def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> b
             problem.require([search.rows[k] for k in own], part, 0.0)
     if not whole:
         problem.whole = [False] * problem.f + problem.whole[problem.f :]
-        # A single real answer, as five shares of 0.2, is lost where floats round its limits: solvers differ there.
+        # A single real answer, such as five shares of 0.2, is lost if floats round its limits: solvers differ there.
         problem.sides = [side + _ROUNDED * abs(side) for side in problem.sides]
     return problem.is_feasible()
 
@@ -289,7 +289,7 @@ def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> b
 def find_safe(
     spec: Lattice, listed: Listed, reduction: Reduction, *, typical: Array, weight: Array
 ) -> tuple[GridAnswers | None, SafeSearch, GridLeaf | None]:
-    """Return proved safe answers for all inputs, or the leaf for which there are none; and the search."""
+    """Return proved safe answers for all inputs, or the leaf without any; and the search."""
     search = SafeSearch(spec, listed, reduction, typical, weight)
     try:
         tree = search.grow(GridLeaf(ROOT, {}))

@@ -1,4 +1,4 @@
-"""Targets that do not add up, made to: the nearest numbers that satisfy every equality, before anything is fitted."""
+"""Moves targets to the nearest numbers that satisfy every equality, before anything is fitted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CLOSE = 1e-6  # of the spread: what sums of decimal numbers may miss
 def reconciled(spec: Specification, X: npt.NDArray[np.floating], targets: Array) -> tuple[Array, int, float]:
     """Return targets (n, m) that satisfy the equalities of the rules, how many rows moved, and by how much at most.
 
-    Each row moves as little as possible, distances counted in the spread of the outputs; all outputs of an equality
-    share what is missing, those that vary most take most of it. Limits are not looked at.
+    Each row moves as little as possible, measured in the spread of the outputs: all outputs of an equality share the
+    difference, and those that vary most take most. Limits are ignored.
     """
     grid = spec.grid
     equalities = [] if grid is None else [e.literal for e in grid.equalities if e.everywhere]

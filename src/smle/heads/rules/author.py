@@ -1,6 +1,6 @@
-"""Rules -> the head behind any model, and its certificate.
+"""Builds the head of rules and its certificate from rules.
 
-Bounds are read off the rules; what is deployed is rounded to the allowed side, so that the exact checker accepts it.
+Bounds are read off the rules and rounded to the allowed side, so that the exact checker accepts the deployed numbers.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def certify_rules(
     """Return the certified head of rules, which goes behind any model: clips, checked candidates, safe answers.
 
     Args:
-        spec: The rules, of any kinds and in any number.
-        default: A typical answer (m,): it takes the place of NaN and infinite answers, before the clips. None: 0, and
-            labels off. Safe answers are found from the rules alone, so that the same rules need one proof.
-        scale: The spread of each output (m,), such as the standard deviation of the targets. None: read off the rules.
+        spec: The rules, of any kind and number.
+        default: A typical answer (m,), which replaces NaN and infinite answers before the clips. By default 0, and
+            labels off. Safe answers follow from the rules alone, so that the same rules need one proof.
+        scale: The spread of each output (m,), such as the standard deviation of the targets; by default read off the
+            rules.
         files: Files that the certificate binds, by role: `model`, `rules`, `onnx` (the model in front of the head).
 
     Raises:
@@ -78,7 +79,7 @@ def certify_rules(
 def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], block: bytes) -> Draft:
     """Return what the head of rules states, and its tensors, from the rules alone."""
     for fmt in FORMATS:
-        domain_box(spec, fmt)  # says which range, or which condition below, is beyond float32
+        domain_box(spec, fmt)  # raises if a range, or a condition below, is beyond float32
     guard_rows(cells, spec)
     stated = smle_check.Specification(document_spec, block)
     boxes = Boxes(stated)
@@ -109,7 +110,7 @@ def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], blo
 def _checked(
     spec: Specification, boxes: Boxes, clips: list[Clip], checked: Checked, typical: npt.NDArray[np.float64]
 ) -> tuple[Any, dict[str, Any], dict[str, smle_check.Tensor]]:
-    """Return the tree, the proofs and the tensors of the check and of the safe answers."""
+    """Return the tree, the proofs and the tensors of the check and the safe answers."""
     stated, labels, limits = boxes.spec, label_columns(spec), [clip.limit for clip in clips]
     units = stated_units(stated, limits, checked)
     units = common_units(np.where(units > 0, units, 1.0), labels)
@@ -126,7 +127,7 @@ def _checked(
 
 
 def _clip(boxes: Boxes, limit: Limit) -> Clip:
-    """Return the deployed numbers of a limit: on its allowed side by no more than rounding needs."""
+    """Return the deployed numbers of a limit, on its allowed side by no more than rounding needs."""
     try:
         if not limit.slope:
             return Clip(limit, {}, _constant(limit), ZERO)
@@ -159,7 +160,7 @@ def _affine(boxes: Boxes, limit: Limit) -> Clip:
             low = [Fraction(int(len(left) == 1)) if k in left else v for k, v in enumerate(low)]
             high = [ZERO if boxes.group.get(k) == g and k not in left else v for k, v in enumerate(high)]
     slope, more = dict[int, Fraction](), dict[int, Fraction]()
-    for _ in range(2):  # numbers of categories pay for their own errors, which depend on them a little
+    for _ in range(2):  # numbers of categories cover their own errors, which depend on them a little
         aims = {k: value + 2 * limit.side * more.get(k, ZERO) for k, value in limit.slope.items()}
         slope = {k: _slope(limit.side, value, low[k], high[k]) for k, value in aims.items()}
         slope = {k: value for k, value in slope.items() if value}
@@ -181,7 +182,7 @@ def _needed(
     low: list[Fraction],
     high: list[Fraction],
 ) -> Fraction:
-    """Return the least side * offset for which the clip obeys its own limit on a box, for one direction of rounding."""
+    """Return the least side * offset for which the clip obeys its own limit on a box, for one rounding direction."""
     extra, (constant, more) = ZERO, error
     for k in set(slope) | set(limit.slope):
         missing = limit.side * (limit.slope.get(k, ZERO) / factor - slope.get(k, ZERO)) + more.get(k, ZERO)
@@ -190,7 +191,7 @@ def _needed(
 
 
 def _slope(side: int, value: Fraction, low: Fraction, high: Fraction) -> Fraction:
-    """Return a float32 slope that errs to the allowed side in proportion, where the input does not change its sign."""
+    """Return a float32 slope that errs to the allowed side, if the input does not change its sign."""
     if low < 0 < high:
         result = nearest(value, BINARY32)
     elif (side > 0) == (low >= 0):  # the product must not be less
@@ -237,7 +238,7 @@ def _proofs(spec: Specification, pairs: Pairs) -> Iterator[tuple[int, int, list[
 
 
 def _multipliers(spec: Specification, pairs: Pairs, k: int, j: int) -> list[list[Any]]:
-    """Return multipliers with which the checker accepts a pair; none are needed where a box is enough."""
+    """Return multipliers with which the checker accepts a pair; none if a box is enough."""
     if _accepted(pairs, k, j, []):
         return []
     limit, clip = pairs.clips[k].limit, pairs.clips[j]
@@ -263,7 +264,7 @@ def _accepted(pairs: Pairs, k: int, j: int, mu: list[list[Any]]) -> bool:
 def _refusal(
     spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
 ) -> Exception:
-    """Say at which input two limits leave nothing, and what to change."""
+    """Return an error that names an input at which two limits leave nothing, and what to change."""
     rules = [spec.rules[item.rule] for item in (limit, clip.limit)]
     names = [rule.name if x is None else rule.name_at(x) for rule in rules]
     output = spec.targets[limit.output]
@@ -279,21 +280,28 @@ def _refusal(
         )
     if room < 0 and not all(_applies(stated, item.region, x) for item in (limit, clip.limit)):
         return _border(place, quoted(names))
+    alone = names[0] == names[1]
     if room < 0:
+        who = (
+            f"Rule '{names[0]}' contradicts itself"
+            if alone
+            else f"Rules '{names[0]}' and '{names[1]}' contradict each other"
+        )
         return ContradictionError(
-            f"Rules '{names[0]}' and '{names[1]}' contradict each other {place}: one asks {output} "
+            f"{who} {place}: one {'part ' if alone else ''}asks {output} "
             f"{'>=' if limit.side > 0 else '<='} {number_text(first)}, the other {output} "
             f"{'<=' if limit.side > 0 else '>='} {number_text(second)}. Relax one of them."
         )
+    who = f"rule '{names[0]}' leaves" if alone else f"rules '{names[0]}' and '{names[1]}' leave"
     what = "a single point" if room == 0 else f"only {number_text(room, 2)}"
     return NotCertifiedError(
-        f"{place[0].upper()}{place[1:]} rules '{names[0]}' and '{names[1]}' leave '{output}' {what}: the band is "
+        f"{place[0].upper()}{place[1:]} {who} '{output}' {what}: the band is "
         "narrower than float32 rounding. Widen it, or separate the conditions of the rules."
     )
 
 
 def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, ...]) -> bool:
-    """Whether an input satisfies the oblique conditions of a region as they are stated."""
+    """Return whether an input satisfies the oblique conditions of a region as stated."""
     rows = [stated.rows[r] for r in stated.regions[region] if len(stated.rows[r].terms) > 1]
     totals = [_dot(row.terms, x) for row in rows]
     return all(total < row.bound if row.strict else total <= row.bound for row, total in zip(rows, totals, strict=True))
@@ -313,13 +321,13 @@ def _dot(form: dict[int, Fraction], x: Iterable[Fraction]) -> Fraction:
 
 
 def refusal(spec: Specification, boxes: Boxes, failure: NoSafeAnswer) -> Exception:
-    """Say at which input no safe answer was found, why, and what to change."""
+    """Return an error that names an input without a safe answer, the reason, and what to change."""
     leaf = failure.leaf
     if failure.rules and failure.x is not None:
         return _contradiction(spec, failure.x, failure.rules)
     points = list(_points(boxes, leaf))
     is_border = not any(all(_applies(boxes.spec, g, x) for g in leaf.on) for x in points)
-    if not points:  # nowhere as the conditions are stated, but the gate may see them hold
+    if not points:  # nowhere as stated, but the gate may see the conditions hold
         points = list(_points(boxes, leaf, most=1, enlarged=True))
     for x, rules, kind in room_at(spec, points):
         if kind == "contradiction":
@@ -349,7 +357,7 @@ def _contradiction(spec: Specification, x: tuple[Fraction, ...], rules: tuple[in
 
 
 def _points(boxes: Boxes, leaf: Leaf, most: int = 60, *, enlarged: bool = False) -> Iterator[tuple[Fraction, ...]]:
-    """Yield inputs of a leaf, as conditions are stated or as the gate sees them: vertices in random directions."""
+    """Yield inputs of a leaf, as stated or as the gate sees them: vertices in random directions."""
     known = boxes.meeting(leaf.on, BINARY64, leaf.off)
     if known is None:
         return

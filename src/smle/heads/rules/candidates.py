@@ -1,7 +1,7 @@
 """Checked candidates behind any model's answers (certificate format, section 13): what passes the check is served.
 
-An answer that the rules allow stays. Others are replaced by the nearest proposal that passes; where none does, by the
-stored safe answer. Proposals are not proved, the check and the safe answers are.
+An answer that the rules allow stays. Others are replaced by the nearest proposal that passes or, if none does, by the
+stored safe answer. The check and the safe answers are proved; proposals need not be.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from smle.certificates.document import Certificate
-from smle.heads.rules.checks import Check, CheckedColumns, CheckedRows, as_stored, row
+from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, Part, Slopes, changed_bits
-from smle.nearest import Clauses, Proposals
+from smle.nearest import Clauses, Found, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
@@ -36,6 +36,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # answered one by one
+_FEW_BLOCKS = 8  # that are all solved; of more, those that do not pass
 _AT_POINT = 2.0**-12  # of an answer in its units: what a point may be moved inward without a move to the safe answer
 
 
@@ -46,7 +47,7 @@ class Candidates(ClipList):
         super().__init__(certificate)
         spec, regions = self.specification, self.regions
         self._check = Check(spec, regions, self._tensors)
-        if self._limits > MANY_LIMITS:  # clips have a program of their own
+        if self._limits > MANY_LIMITS:  # clips have a separate program
             ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
             self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
         self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
@@ -54,30 +55,26 @@ class Candidates(ClipList):
         self._clauses = Clauses.of(spec, self._labels)
         of_part = [[self._place[region] for region in spec.rules[r].regions] for r in self._clauses.parts.tolist()]
         starts, places = np.cumsum([0, *map(len, of_part)]), np.array([*chain(*of_part)], dtype=np.intp)
-        self._of_part = places if len(places) == len(of_part) else None  # the one region of its rule
+        self._of_part = places if len(places) == len(of_part) else None  # the only region of its rule
         ones = np.ones(len(places), dtype=np.float32)
         self._switches = as_stored(sparse.csc_matrix((ones, places, starts), (len(regions), len(of_part))))
-        self._one_at_a_time = Lock()  # proposals remember what they prepare
+        self._one_at_a_time = Lock()  # proposals cache what they prepare
         self._proposals: Proposals | None = None
+        self._blocks: BlockCheck | None = None
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32 that obey the rules at X (n, d), which is float32 or float64.
-
-        Raises:
-            TypeError: If X has another kind of numbers.
-            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
-        """
+        """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
         return self._served(X, answers)[0]
 
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return the answers, and by what each row was served.
+        """Return the answers, and how each row was served.
 
-        0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: one near, where the search for
-        the nearest was cut short.
+        0: the answer itself, 1: the nearest allowed one, 2: the stored safe answer, 3: a near one, because the search
+        for the nearest was cut short.
         """
         y, rows, served = self._served(X, answers)
         by = np.zeros(len(y), dtype=np.int8)
@@ -85,27 +82,28 @@ class Candidates(ClipList):
         return y, by
 
     def _served(self, X: Array, answers: Array) -> tuple[Array, Numbers, Any]:
-        """Return the answers, the rows whose answers did not pass, and by what these were served."""
+        """Return the answers, the rows whose answers did not pass, and how these were served."""
         y, bad, bits = self._run(X, answers)
         rows, by = np.asarray(bad, dtype=np.intp), None
         if len(bad):
             with self._one_at_a_time, np.errstate(all="ignore"):
-                asked = X.take(rows, 0), np.asarray(answers).take(rows, 0), np.asarray(bits, dtype=bool)
-                y[rows], by = self._repaired(*asked)
+                given = np.asarray(answers).take(rows, 0)
+                y[rows], by = self._repaired(X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool))
         return y, rows, 1 if by is None else by
 
-    def _repaired(self, X: Array, answers: Array, bits: Mask) -> tuple[Array, npt.NDArray[np.int8] | None]:
+    def _repaired(
+        self, X: Array, answers: Array, clipped: Array, bits: Mask
+    ) -> tuple[Array, npt.NDArray[np.int8] | None]:
         """Return what serves rows that do not pass, and by what (see `explained`); None: by nearest answers all."""
-        x = self._inside(X) if self.proposals.reads_inputs else X
-        first, found = self.proposals.first(self._active(bits), x, self._given(answers))
+        first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
-        short = [own.cut for own in found if own.cut is not None and own.cut.any()]
+        short = found.cut
         if not len(bad) and not short and not np.isnan(first).any():
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
         next(proposals)
         by = np.where(np.any(short, axis=0), 3, 1).astype(np.int8) if short else np.ones(len(y), dtype=np.int8)
-        by[np.isnan(first).any(axis=1)] = 3  # the default took the place of what was not found
+        by[np.isnan(first).any(axis=1)] = 3  # the default replaced what was not found
         left = np.arange(len(y))
         while len(bad):
             open_ = np.zeros(len(left), dtype=bool)
@@ -120,8 +118,15 @@ class Candidates(ClipList):
             by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
 
+    def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, Found]:
+        """Return the first proposals for rows that do not pass, of which clips made `clipped`."""
+        proposals, active, given = self.proposals, self._active(bits), self._given(answers)
+        x = self._inside(X) if proposals.reads_inputs or self._blocks is not None else X
+        passed = None if self._blocks is None else self._blocks.passed(x, given, clipped, active)
+        return proposals.first(active, x, given, passed)
+
     def _active(self, bits: Mask) -> Mask:
-        """Return which parts of the rules bind: those of a rule with a region that is active."""
+        """Return a mask of the parts of the rules that bind: those of a rule with an active region."""
         if self._of_part is not None:
             return np.asarray(bits.take(self._of_part, 1))
         return np.asarray(bits.astype(np.float32) @ self._switches > 0)
@@ -139,23 +144,25 @@ class Candidates(ClipList):
 
     @property
     def proposals(self) -> Proposals:
-        """What finds answers that obey; made when the first is asked for."""
+        """Finds answers that obey; created on first use."""
         if self._proposals is None:
             clauses, aims = self._deployed()
             stored = self._tensors
             self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
+            if self._check.clauses and len(self._proposals.parts) > _FEW_BLOCKS:
+                part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
+                self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)
         return self._proposals
 
     def start_anew(self) -> None:
-        """Forget what a thread of the parent process held, or was about to prepare, when this process was forked."""
+        """Reset after a fork, if a thread of the parent process held the lock."""
         if self._one_at_a_time.locked():
             self._proposals, self._one_at_a_time = None, Lock()
 
     def _deployed(self) -> tuple[Clauses, Array]:
-        """Return the clauses for proposals to aim at, and what the head compares their literals with.
+        """Return the clauses for proposals to aim at, and the bounds with which the head compares their literals.
 
-        A limit is what its clip makes of it: a proposal between the two would be moved once more, away from what else
-        it obeys.
+        A limit is the one of its clip: a proposal between the two would be moved again, away from what else it obeys.
         """
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
@@ -171,7 +178,7 @@ class Candidates(ClipList):
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
                     inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
-                # A clause has a clip in each region of its rule: the tightest. One of a table is the same in all.
+                # A clause has a clip in each region of its rule; take the tightest. That of a table is the same in all.
                 clipped[k] = min(clipped.get(k, np.inf), outputs[k][limit.output] * offset)
         checked = np.ones(len(aims), dtype=bool)
         checked[list(clipped)] = False
@@ -196,10 +203,10 @@ class Candidates(ClipList):
         return lambda features, answer: check(features, clips(features, answer))
 
     def _safe(self, X: Array, bits: Mask) -> Array:
-        """Return safe answers (n, m) in float32, behind the clips of the very bits that choose their leaves.
+        """Return safe answers (n, m) in float32, after the clips of the very bits that choose their leaves.
 
-        The proof of a leaf has every bit at one value. At the border of an oblique row the printed functions, which sum
-        in other ways, may see the other one. For candidates that makes no difference: they are checked afterwards.
+        The proof of a leaf has every bit at one value. At the border of an oblique row, the printed functions, which
+        sum in another order, may see the other value. For candidates this does not matter: they are checked afterwards.
         """
         wide = self._inside(X)
         q = self._stored(wide, bits).astype(np.float64)
@@ -219,7 +226,7 @@ class Candidates(ClipList):
         return result
 
     def _leaves(self, bits: Mask) -> Iterator[tuple[Numbers, Array, Array]]:
-        """Yield the rows of each leaf of the tree, and slope (m, d) and offset (m,) of its answer."""
+        """Yield the rows of each leaf of the tree, with slope (m, d) and offset (m,) of its answer."""
         number = 0
         stack = [(self._tree, np.arange(len(bits)))]
         while stack:
@@ -235,15 +242,15 @@ class Candidates(ClipList):
 
     @property
     def moves(self) -> bool:
-        """Whether some rule reads a number in what it asks, or a safe answer does."""
+        """Whether a requirement of some rule, or a safe answer, reads a number."""
         stated = any(self._is_number[list(form)].any() for form in self._clauses.inputs)
         return bool(stated or self._tensors["safe.slope"][:, :, self._is_number].any())
 
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
         """Return derivatives of what was served.
 
-        Answers that clips alone moved are at their limits. Nearest answers keep the rows tight that hold them, and move
-        with their bounds. Labels that were turned have none.
+        Answers moved by clips alone are at their limits. Nearest answers keep their tight rows tight, and move with
+        their bounds. Labels that were turned have none.
         """
         changed = changed_bits(answers, served)
         rows = np.flatnonzero(changed.any(axis=1))
@@ -259,13 +266,16 @@ class Candidates(ClipList):
         return Slopes(kept, np.abs(answers) <= float(WIDE), self._in_domain(X), parts)
 
     def _repairs(self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask) -> list[Part]:
-        """Return derivatives of what was served to rows that do not pass; no number of a block is kept as such."""
+        """Return derivatives of what was served to rows that do not pass; no number of a block counts as kept."""
         x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
         clipped = self._at_limits(rows, X, answers, bits)
         alone = ~np.isin(clipped.outputs, np.concatenate([block.outputs for block in self.proposals.parts]))
         parts: list[Part] = [Limits(clipped.rows[alone], clipped.outputs[alone], clipped.slopes[alone])]
-        for block, points in zip(self.proposals.parts, found, strict=True):
+        for number, block in enumerate(self.proposals.parts):
+            if kept[np.ix_(rows, block.outputs)].all():
+                continue
+            points = found.of(number)
             if not isinstance(block, Block) or not isinstance(points, NearestPoints):
                 continue
             kept[np.ix_(rows, block.outputs)] = False
@@ -293,7 +303,7 @@ class Candidates(ClipList):
 
 
 def _share(gone: Array, way: Array) -> Array:
-    """Return which share of its way each row has gone (n,); 1 where there is no start."""
+    """Return the share of its way that each row has gone (n,); 1 if there is no start."""
     share = (gone * way).sum(axis=1) / (way * way).sum(axis=1)
     return np.where(np.isnan(share), 1.0, np.clip(share, 0.0, 1.0))
 
@@ -306,5 +316,5 @@ def _start_anew() -> None:
         program.start_anew()
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of the threads that would give locks back
+if hasattr(os, "register_at_fork"):  # a child process lacks the threads that would release locks
     os.register_at_fork(after_in_child=_start_anew)

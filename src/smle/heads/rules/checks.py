@@ -3,7 +3,7 @@
     (features, answer) -> (settled answers, the rows that do not pass, the bits of the regions there)
 
 A literal holds if its sum, over outputs, their sizes and inputs, is at most its threshold. A clause holds if one of its
-literals does, or if no region of its rule is active; so for the pairs of labels that a rule excludes.
+literals does, or if no region of its rule is active; likewise for the pairs of labels that a rule excludes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from smle_check.heads.sums import columns_of
 from smle_check.program import Op
 from smle_check.specification import Specification
 
-__all__ = ["Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
+__all__ = ["BlockCheck", "Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
 
 Array = npt.NDArray[Any]
-_MOST_ROWS = 400  # outputs, and numbers in literals, of what is printed row by row
+_MOST_ROWS = 400  # outputs, and numbers in literals, up to which the check is printed row by row
 _FEW_CLAUSES = 12
-_MOST_DENSE, _SPARSE = 100_000, 0.05  # numbers of literals, and the share that is not 0, if they are stored sparsely
+_MOST_DENSE, _SPARSE = 100_000, 0.05  # numbers of literals, and the share of nonzero ones, for sparse storage
 
 
 class Check:
-    """What is checked: clauses and excluded pairs with the places of their rules' regions, and the stored numbers."""
+    """What is checked: clauses and excluded pairs, with the positions of their rules' regions, and stored numbers."""
 
     def __init__(self, spec: Specification, regions: Sequence[int], tensors: Mapping[str, Array]) -> None:
         place = {region: i for i, region in enumerate(regions)}
@@ -60,7 +60,7 @@ class Check:
         """Whether it can be printed number by number."""
         pairs = sum(len(pairs) for _, pairs in self.excluded)
         numbers = np.ones(self.inputs.shape[1], dtype=bool)
-        for group in self.groups:  # of which a sum is looked up
+        for group in self.groups:  # its sum is looked up
             numbers[[*group][1:]] = False
         size = self.outputs.nnz + self.sizes.nnz + int(np.count_nonzero(numbers[self.inputs.indices]))
         size += sum(len(own) for _, own in self.clauses)
@@ -78,19 +78,59 @@ def _rows(values: Array, columns: Sequence[Sequence[int]], width: int) -> Any:
 
 
 def as_stored(matrix: Any) -> Any:
-    """Return a sparse matrix as it is if it is large and has few numbers, else as an array."""
+    """Return a matrix as sparse if it is large with few numbers, else as an array."""
     size = matrix.shape[0] * matrix.shape[1]
     return matrix if size > _MOST_DENSE and matrix.nnz < _SPARSE * size else matrix.toarray()
 
 
 def row(matrix: Any, k: int) -> list[tuple[int, float]]:
-    """Return the columns of a row of a sparse matrix, and their numbers."""
+    """Return (column, number) for a row of a sparse matrix."""
     own = slice(matrix.indptr[k], matrix.indptr[k + 1])
     return list(zip(matrix.indices[own].tolist(), matrix.data[own].tolist(), strict=True))
 
 
+class BlockCheck:
+    """Tells which blocks of outputs pass the check, for answers of which some do not.
+
+    Args:
+        check: What is checked.
+        blocks: The outputs of each block.
+        part_of: A column of the mask of what binds, for every rule.
+    """
+
+    def __init__(self, check: Check, blocks: Sequence[Array], part_of: Mapping[int, int]) -> None:
+        self._check, self._blocks, self._outputs = check, len(blocks), np.concatenate(blocks)
+        self._starts = np.cumsum([0, *map(len, blocks[:-1])])
+        block_of = np.full(check.outputs.shape[1], -1)
+        for number, own in enumerate(blocks):
+            block_of[own] = number
+        excluded = [np.empty(0, dtype=np.intp), *(pairs.reshape(-1) for _, pairs in check.excluded)]
+        self._unknown = np.unique(block_of[np.concatenate(excluded)])  # pairs are not gone through
+        read = [[i for k in own for i, _ in row(check.outputs, k)] for _, own in check.clauses]
+        owner = np.array([block_of[own[0]] for own in read], dtype=np.intp)
+        order = np.argsort(owner, kind="stable")
+        self._owners, self._first = np.unique(owner[order], return_index=True)
+        chosen = [check.clauses[c] for c in order.tolist()]
+        self._literals = np.array([k for _, own in chosen for k in own], dtype=np.intp)
+        self._clauses = np.cumsum([0, *(len(own) for _, own in chosen[:-1])])
+        self._parts = np.array([part_of[rule] for rule, _ in chosen], dtype=np.intp)
+
+    def passed(self, x: Array, given: Array, y: Array, active: Array) -> Array:
+        """Return which blocks of answers given (n, m), clipped to y (n, m), pass where parts are active (n, blocks)."""
+        check, w = self._check, y.T.astype(np.float64)
+        sums = check.outputs @ w + check.sizes @ np.abs(w)
+        sums[: check.moving] += check.inputs @ x.T
+        met = np.logical_or.reduceat((sums <= check.thresholds[:, None])[self._literals], self._clauses, axis=0)
+        met |= ~active[:, self._parts].T
+        kept = (given == y)[:, self._outputs]
+        result = np.asarray(np.logical_and.reduceat(kept, self._starts, axis=1))
+        result[:, self._owners] &= np.logical_and.reduceat(met, self._first, axis=0).T
+        result[:, self._unknown] = False
+        return result
+
+
 class _Checked(_Printer):
-    """What printed checks share. `words`: "or" and "not" of truth values."""
+    """Shared by printed checks. `words`: "or" and "not" of truth values."""
 
     words = "or", "not "
 
@@ -103,14 +143,14 @@ class _Checked(_Printer):
         return [int(k) for k in np.unique(self.check.inputs.indices)]
 
     def off(self, rule: int) -> list[str]:
-        """Return the text of "no region of the rule is active", if that can be."""
+        """Print "no region of the rule is active", if that is possible."""
         places, (either, no) = self.check.where[rule], self.words
         if self.always.intersection(places):
             return []
         return [f"{no}({joined([f'b{i}' for i in places], f' {either} ')})"]
 
     def together(self, own: Sequence[tuple[int, Any]]) -> dict[tuple[str, ...], list[Any]]:
-        """Return what belongs to rules, by what says that they are off."""
+        """Group what belongs to rules by the condition under which they are off."""
         found: dict[tuple[str, ...], list[Any]] = {}
         for rule, one in own:
             found.setdefault(tuple(self.off(rule)), []).append(one)
@@ -123,7 +163,7 @@ class CheckedRows(_Checked, PrintedRows):
     start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
 
     def given(self, op: Op) -> None:
-        """Read answers that clips have moved already."""
+        """Read answers that clips have already moved."""
         self.lines.append("".join(f"q{i}, " for i in range(self.check.outputs.shape[1])) + "= q")
 
     def narrow(self, op: Op) -> None:
@@ -145,7 +185,7 @@ class CheckedRows(_Checked, PrintedRows):
         self.end = "    return array(served, dtype=float32), failed, known"
 
     def literal(self, k: int) -> str:
-        """Return the text of the comparison of a sum."""
+        """Print the comparison of a sum."""
         check = self.check
         terms = [
             f"{v!r} * {name}{i}" for name, own in (("q", check.outputs), ("a", check.sizes)) for i, v in row(own, k)
@@ -155,7 +195,7 @@ class CheckedRows(_Checked, PrintedRows):
         return f"{' + '.join(terms) or '0.0'} <= {float(check.thresholds[k])!r}"
 
     def conditions(self, literals: list[str]) -> str:
-        """Return the text of all clauses and exclusions."""
+        """Print all clauses and exclusions."""
         check, asked = self.check, []
         for rule, own in check.clauses:
             asked.append(" or ".join([*self.off(rule), *(literals[k] for k in own)]))
@@ -170,7 +210,7 @@ class CheckedColumns(_Checked, Columns):
     words = "|", "~"
 
     def given(self, op: Op) -> None:
-        """Read answers that clips have moved already."""
+        """Read answers that clips have already moved."""
         self.lines.append("q = answer.T")
 
     def narrow(self, op: Op) -> None:
@@ -240,7 +280,7 @@ class CheckedColumns(_Checked, Columns):
 
 
 def _matrix(pairs: Array, m: int) -> Any:
-    """Return which labels exclude which (m, m): what it adds up are whole numbers below 2^24."""
+    """Return which labels exclude which (m, m); its sums are integers below 2^24."""
     matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.float32), (pairs[:, 0], pairs[:, 1])), (m, m))
-    matrix.data[:] = 1.0  # a pair that is stated twice
+    matrix.data[:] = 1.0  # a pair may be stated twice
     return as_stored(matrix)

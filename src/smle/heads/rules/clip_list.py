@@ -27,18 +27,18 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FLOAT32 = np.dtype(np.float32)
 _FORMATS = (_FLOAT32, np.dtype(np.float64))
-_FEW_ROWS, _MANY_ROWS = 8, 32  # answered one by one: so many, and two more for each limit; never more than these
-MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from so many limits on they are looked up, but for so few rows
-_SHARE = 0.15  # of the limits, if they are to be looked up
+_FEW_ROWS, _MANY_ROWS = 8, 32  # rows answered one by one: this many, plus two for each limit; at most the second number
+MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from this many limits on they are looked up, except for so few rows
+_SHARE = 0.15  # share of the limits below which they are looked up
 _MOST_PRINTED = 3000  # limits
 _LONG_SUM = 16
 _AT_ONCE = 1024  # rows whose limits are compared, for derivatives
 
 
 class ClipList(AsksOnce):
-    """Moves answers inside the limits that are active at their inputs; leaves them alone where these allow them.
+    """Moves answers within the limits that are active at their inputs; allowed answers stay.
 
-    Of a head with checked candidates this is the half in front of the check.
+    In a head with checked candidates, this is the part before the check.
     """
 
     def __init__(self, certificate: Certificate) -> None:
@@ -57,46 +57,41 @@ class ClipList(AsksOnce):
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
         self._shape, self._groups = (len(spec.inputs), len(spec.outputs)), spec.groups
-        # Sums of many inputs are looked up, which pairs of a row and a limit would add up term by term.
+        # Long sums over inputs are looked up; pairs of a row and a limit would add them up term by term.
         self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
-        self._is_number = np.ones(len(spec.inputs), dtype=bool)  # and no member of a one-hot group
+        self._is_number = np.ones(len(spec.inputs), dtype=bool)  # numbers, not members of a one-hot group
         self._is_number[[k for group in spec.groups for k in group]] = False
         ends = [[self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper")] for kind in _FORMATS]
         self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
 
     @property
     def width(self) -> int:
-        """How many answers it reads of a row."""
+        """How many columns of the model's answers it reads."""
         return self._shape[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClipList, (self.certificate,)  # printed functions are made anew
+        return ClipList, (self.certificate,)  # printed functions are created again
 
     def __call__(self, X: Array, answers: Array) -> Array:
-        """Return the answers (n, m) in float32, moved inside the limits at X (n, d), which is float32 or float64.
-
-        Raises:
-            TypeError: If X has another kind of numbers.
-            ValueError: If there is not one row of inputs for each row of answers, or a column too many or too few.
-        """
+        """Return the answers (n, m) in float32, moved within the limits at X (n, d), in float32 or float64."""
         return self._run(X, answers)  # type: ignore[no-any-return]
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
-        """Return which regions of the gate each row lies in (n, regions)."""
+        """Return a mask of the gate's regions that each row lies in (n, regions)."""
         kind = X.dtype.newbyteorder("=")
         steps = prepared(needed(self._ops, ("bits",)), self._tensors, TABLE, kind.name)
         return run(steps, {"features": X.astype(kind, copy=False)})  # type: ignore[no-any-return]
 
     def _inside(self, X: Array) -> Array:
-        """Return inputs inside of the domain, in float64; the lower end for NaN."""
+        """Clamp inputs to the domain, in float64, with the lower end for NaN."""
         lower, upper = self._domain[X.dtype.itemsize]
         return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
 
     def _limits_at(self, wide: Array, bits: Mask) -> Iterator[tuple[int, bool, Array, Array]]:
-        """Yield limits (n, own) on an output, stage by stage, infinite where they are off, and their slopes (own, d).
+        """Yield (output, whether limits raise it, limits (n, own), slopes (own, d)), stage by stage.
 
-        Beside the output stands whether they raise it.
+        Inactive limits are infinite.
         """
         for op in self._stages:
             values = self._tensors[str(op.args[2])].astype(np.float64)
@@ -119,7 +114,7 @@ class ClipList(AsksOnce):
         return any(bool(own[:, self._is_number].any()) for own in slopes)
 
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
-        """Return derivatives of what was served: at a limit outputs move with it, elsewhere with the answers."""
+        """Return derivatives of what was served: outputs at a limit move with it, others with the answers."""
         changed = changed_bits(answers, served)
         rows = np.flatnonzero(changed.any(axis=1))
         with np.errstate(all="ignore"):
@@ -131,7 +126,7 @@ class ClipList(AsksOnce):
         return np.asarray((lower <= X) & (upper >= X))
 
     def _at_limits(self, rows: Numbers, X: Array, answers: Array, bits: Mask) -> Limits:
-        """Return how limits move to which the clips bring answers of some rows."""
+        """Return how the limits move to which clips bring the answers of some rows."""
         found = [(np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp), np.empty((0, X.shape[1])))]
         for start in range(0, len(rows) if self.moves else 0, _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
@@ -142,7 +137,7 @@ class ClipList(AsksOnce):
         return Limits(*(np.concatenate(own) for own in zip(*found, strict=True)))
 
     def _moved(self, q: Array, wide: Array, bits: Mask, slopes: Array | None = None) -> Array:
-        """Return how numbers q (n, m) move with inputs behind the clips (n, m, d); `slopes`: how they do before."""
+        """Return how numbers q (n, m) move with inputs after the clips (n, m, d); `slopes` is how they move before."""
         moved = np.zeros((*q.shape, wide.shape[1])) if slopes is None else slopes
         span = np.arange(len(q))
         for output, raises, limits, own in self._limits_at(wide, bits):
@@ -164,7 +159,7 @@ class ClipList(AsksOnce):
                 f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
                 f"Got {X.shape} and {answers.shape}."
             )
-        with np.errstate(all="ignore"):  # whatever the caller asks for: overflow and underflow are part of the program
+        with np.errstate(all="ignore"):  # overflow and underflow are part of the program
             if answers.dtype is not _FLOAT32:
                 answers = np.asarray(answers, dtype=np.float32)
             few = 0 < rows <= self._few

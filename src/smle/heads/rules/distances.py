@@ -1,7 +1,7 @@
-"""Units in which distances between answers are counted where no data tell them: read off the rules, never off a row.
+"""Units for distances between answers if there are no data: read off the rules, never off a row.
 
-What a rule allows an output to reach tells its size; a tolerance does not. In `abs(total - (a + b)) <= 0.01` the number
-0.01 says nothing about how large totals are, and 0.01 in `price >= 0.01` only that prices are no smaller.
+What a rule allows an output to reach tells its size; a tolerance does not. In `abs(total - (a + b)) <= 0.01`, 0.01 says
+nothing about how large totals are, and in `price >= 0.01` only that prices are no smaller.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def stated_units(spec: smle_check.Specification, limits: Iterable[Limit], checke
     """Return a unit for each output (m,).
 
     It is the largest number that a limit on the output alone lets it reach. Outputs without such a limit get theirs
-    from outputs beside which they stand in sums, by the sizes of coefficients; if no output of a sum has one, from the
-    largest number that sums are compared with; else it is 1.
+    from outputs next to them in sums, by the sizes of coefficients; if no output of a sum has one, from the largest
+    number that sums are compared with; else it is 1.
     """
     m = len(spec.outputs)
-    outer, inner = np.zeros(m), np.zeros(m)  # what outputs may reach, and what they are at least in size
+    outer, inner = np.zeros(m), np.zeros(m)  # what outputs may reach, and their least size
 
     def note(output: int, is_upper: bool, value: float) -> None:
         side = outer if (value > 0) == is_upper else inner
@@ -39,7 +39,7 @@ def stated_units(spec: smle_check.Specification, limits: Iterable[Limit], checke
     for limit in limits:
         reach = float(min(spec.largest(limit.slope, limit.offset), WIDE))
         note(limit.output, limit.side < 0, reach if limit.slope else _float(limit.offset))
-        if limit.slope:  # which may have either sign
+        if limit.slope:  # it may have either sign
             outer[limit.output] = max(outer[limit.output], reach)
     coupled = [literal for literal in checked.literals if len(literal.y) > 1]
     for literal in checked.literals:
@@ -73,7 +73,7 @@ def _direction(literal: Literal, sign: int = 1) -> tuple[object, ...]:
 
 
 def _shared(outer: Array, inner: Array, coupled: list[Literal], sizes: list[float]) -> Array:
-    """Return units, where outputs that stand in sums together tell each other theirs."""
+    """Return units, shared among outputs that occur in sums together."""
     units = np.where(outer > 0, outer, 0.0)
     group, relative = _groups(len(outer), coupled)
     for number in np.unique(group):
@@ -95,9 +95,9 @@ def _shared(outer: Array, inner: Array, coupled: list[Literal], sizes: list[floa
 
 
 def _groups(m: int, literals: list[Literal]) -> tuple[npt.NDArray[np.intp], Array]:
-    """Return a number for each output, the same for outputs that sums tie together, and their sizes in these sums.
+    """Return a number for each output, the same for outputs tied by sums, and their sizes in these sums.
 
-    A large coefficient means small numbers. Of several sums the median counts: coefficients may be anything.
+    A large coefficient means small numbers. Of several sums the median counts, since coefficients may be anything.
     """
     group = np.arange(m)
     shares: list[list[float]] = [[] for _ in range(m)]

@@ -1,4 +1,4 @@
-"""The head of rules, for the table."""
+"""The head of rules as an entry of the table of heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RULES"]
 
 
 def _has_check(certificate: Certificate) -> bool:
-    """Whether clips are not all: there is a check behind them, and stored safe answers."""
+    """Return whether there is a check after the clips, and stored safe answers."""
     return "check.scale" in certificate.tensors
 
 

@@ -1,7 +1,7 @@
-"""Safe sets of labels: where rules only say which labels are on or off, a search for one set that obeys all of them.
+"""Safe sets of labels: if rules only say which labels are on or off, search for one set that obeys all of them.
 
-Unit propagation with backtracking (DPLL). It starts from the labels that a typical answer has, and departs from them
-only in clauses that these break. The proof of what it finds evaluates clauses, as for any answer.
+Unit propagation with backtracking (DPLL). It starts from the labels of a typical answer, and changes them only in
+clauses that these break. The result is proved by evaluating clauses, as for any answer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Pairs = npt.NDArray[np.intp]
 Clause = tuple[int, ...]  # of signs: i + 1 for a label that is on, -(i + 1) for one that is off
 _MOST_NODES = 20_000
 _MOST_PAIRS = 200_000
-_SECONDS = 2.0  # to say which rules contradict each other
+_SECONDS = 2.0  # time to find which rules contradict each other
 
 
 class TooMany(Exception):  # noqa: N818 - an outcome
-    """The search was cut short: nothing is known."""
+    """The search was cut short, so the result is unknown."""
 
 
 def sign_of(literal: Literal) -> int | None:
-    """Return what a literal says of a label, as a sign; None: it says something else."""
+    """Return what a literal says about a label, as a sign, or None if it says something else."""
     if literal.x or literal.bound or len(literal.y) != 1:
         return None
     ((i, g),) = literal.y.items()
@@ -38,7 +38,7 @@ def sign_of(literal: Literal) -> int | None:
 
 
 def sign_of_limit(limit: Limit) -> int | None:
-    """Return what a limit says of a label, as a sign; None: it says something else."""
+    """Return what a limit says about a label, as a sign, or None if it says something else."""
     if limit.slope or limit.offset:
         return None
     if limit.side > 0:
@@ -47,30 +47,26 @@ def sign_of_limit(limit: Limit) -> int | None:
 
 
 class LabelRule(NamedTuple):
-    """What one rule says of labels."""
+    """What one rule says about labels."""
 
     clauses: list[Clause]
     pairs: list[Pairs]
 
 
 def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
-    """Return which labels are on in a set that obeys some rules; None: there is none.
-
-    Raises:
-        TooMany: If there are too many pairs, or sets to look at.
-    """
+    """Return which labels are on in a set that obeys some rules, or None. Raises TooMany as `labels_that_obey`."""
     own = list(rules)
     pairs = [np.zeros((0, 2), dtype=np.intp), *(part for rule in own for part in rule.pairs)]
     return labels_that_obey([clause for rule in own for clause in rule.clauses], np.concatenate(pairs), typical)
 
 
 def smallest(rules: Mapping[int, LabelRule], typical: npt.NDArray[np.bool_]) -> tuple[int, ...]:
-    """Return rules that no set of labels obeys together, without such that are not needed for that.
+    """Return a small set of rules that no set of labels obeys together.
 
-    All of them together have no such set. Where time runs out, more are named than are needed.
+    All rules together must have no such set. If time runs out, more are returned than needed.
     """
     kept, end, size = list(rules), monotonic() + _SECONDS, len(rules)
-    while size and monotonic() < end:  # leave out many at once, then fewer
+    while size and monotonic() < end:  # drop many at once, then fewer
         size = (size + 1) // 2 if size > 1 else 0
         start = 0
         while size and start < len(kept) and monotonic() < end:
@@ -90,13 +86,12 @@ def _contradict(rules: list[LabelRule], typical: npt.NDArray[np.bool_]) -> bool:
 
 
 def labels_that_obey(clauses: Iterable[Clause], pairs: Pairs, typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
-    """Return which labels are on in a set that obeys all clauses and excluded pairs, near a typical one; None: none.
+    """Return which labels are on in a set, near a typical one, that obeys all clauses and excluded pairs, or None.
 
-    Raises:
-        TooMany: If there are too many pairs, or sets to look at.
+    Raises TooMany if there are too many pairs, or sets to try.
     """
     listed = [tuple(dict.fromkeys(clause)) for clause in clauses]
-    # A label that nothing asks for stays off, and so no pair that it is in matters.
+    # A label that nothing requires stays off, so its pairs do not matter.
     may_be_on = typical.copy()
     may_be_on[[sign - 1 for clause in listed for sign in clause if sign > 0]] = True
     both = pairs[may_be_on[pairs].all(axis=1)]
@@ -107,11 +102,11 @@ def labels_that_obey(clauses: Iterable[Clause], pairs: Pairs, typical: npt.NDArr
 
 
 class _LabelSearch:
-    """Signs that are decided, in their order, and the clauses that each sign is in."""
+    """The decided signs in order, and the clauses of each sign."""
 
     def __init__(self, clauses: list[Clause], typical: list[bool]) -> None:
         self.clauses, self.typical = clauses, typical
-        self.value: list[int] = [0] * len(typical)  # 1 on, -1 off, 0 not decided
+        self.value: list[int] = [0] * len(typical)  # 1 on, -1 off, 0 undecided
         self.inside: dict[int, list[int]] = {}
         for number, clause in enumerate(clauses):
             for sign in clause:
@@ -119,10 +114,10 @@ class _LabelSearch:
         self.trail: list[int] = []
 
     def run(self) -> list[bool] | None:
-        """Return the labels that are on; None: no set obeys."""
+        """Return the labels that are on, or None if no set obeys."""
         if not all(self.decide(clause[0]) for clause in self.clauses if len(clause) == 1):
             return None
-        open_: list[tuple[int, list[int]]] = []  # where the trail ended, and the signs that are left to try
+        open_: list[tuple[int, list[int]]] = []  # length of the trail, and the signs left to try
         nodes = 0
         while True:
             broken = self.broken()
@@ -144,11 +139,11 @@ class _LabelSearch:
                     break
 
     def is_on(self, i: int) -> bool:
-        """Whether a label is on: as decided, else as is typical."""
+        """Return whether a label is on: as decided, else as in the typical answer."""
         return self.value[i] > 0 or (not self.value[i] and self.typical[i])
 
     def broken(self) -> Clause | None:
-        """Return a clause that the labels as they are break, with fewest signs open; None: all hold."""
+        """Return a clause that the current labels break, with fewest open signs, or None if all hold."""
         found: tuple[int, Clause] | None = None
         for clause in self.clauses:
             if not any(self.is_on(abs(sign) - 1) == (sign > 0) for sign in clause):
@@ -158,7 +153,7 @@ class _LabelSearch:
         return None if found is None else found[1]
 
     def decide(self, sign: int) -> bool:
-        """Decide a sign and what follows from it; False: a clause breaks."""
+        """Decide a sign and propagate; return False if a clause breaks."""
         queue = [sign]
         while queue:
             sign = queue.pop()
@@ -181,6 +176,6 @@ class _LabelSearch:
         return True
 
     def undo(self, length: int) -> None:
-        """Take back all decisions but the first."""
+        """Take back decisions until the trail has this length."""
         while len(self.trail) > length:
             self.value[abs(self.trail.pop()) - 1] = 0

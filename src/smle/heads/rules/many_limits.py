@@ -1,9 +1,9 @@
-"""A clip list with many limits, few of them active at a point: only those are looked at.
+"""A clip list with many limits, few of them active at a point: only those are examined.
 
-The range of every input is cut into equal parts. A table says which limits may be active in a part, by the input that
-leaves a limit the fewest; pairs of a row and such a limit are then compared with the limit's own constants. Parts only
-have to miss nothing: a limit is listed in one part more on either side than its constants fall into, and what the order
-or the flushing of operations can change is far less than a part.
+The range of every input is cut into equal parts. A table lists the limits that may be active in a part, by the input
+that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants.
+Parts only must not miss anything: a limit is listed in one more part on either side than its constants fall into, and
+the effect of order or flushing of operations is far smaller than a part.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["LimitPairs"]
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = float(WIDE)
-_PARTS, _FINE = (4096, 1024), 64  # of the range of an input, where so many inputs are read and where more are
-_BLOCK = 1024  # rows that are answered at once: what is computed for them stays in the processor's cache
-_TOGETHER = 128  # rows of which operations see one long row: they are then faster
-_LARGE = 1 << 20  # places of a table that float32 tells apart well: a sixteenth of one is the distance of its numbers
-_NEAR = 0.125  # of a part: more than half a distance each in the offset and in the sum, and what the product rounds
+_PARTS, _FINE = (4096, 1024), 64  # parts of the range of an input, for few inputs and for more
+_BLOCK = 1024  # rows answered at once, to stay in the processor's cache
+_TOGETHER = 128  # rows that operations see as one long row, which is faster
+_LARGE = 1 << 20  # positions of a table that float32 separates well: its numbers are a sixteenth of one apart
+_NEAR = 0.125  # of a part: more than half a distance each in the offset and in the sum, and the rounding of the product
 
 
 class _Range(NamedTuple):
-    """Low <= x <= high, without `not_low` and `not_high` (NaN: none is left out)."""
+    """Low <= x <= high, except `not_low` and `not_high` (NaN: no exception)."""
 
     low: Any
     high: Any
@@ -40,13 +40,13 @@ class _Range(NamedTuple):
     not_high: Any = np.nan
 
     def up_to(self, value: Any, strict: bool) -> _Range:
-        """Return what `x <= value` leaves; `<` if strict."""
+        """Intersect with `x <= value` (`<` if strict)."""
         if value > self.high or (value == self.high and not strict):
             return self
         return self._replace(high=value, not_high=value if strict else np.nan)
 
     def from_(self, value: Any, strict: bool) -> _Range:
-        """Return what `x >= value` leaves; `>` if strict."""
+        """Intersect with `x >= value` (`>` if strict)."""
         if value < self.low or (value == self.low and not strict):
             return self
         return self._replace(low=value, not_low=value if strict else np.nan)
@@ -55,12 +55,12 @@ class _Range(NamedTuple):
 class LimitPairs:
     """(features, answer) -> answers, by pairs of a row and a limit that is active there.
 
-    `share`: how many of the limits are looked at for a row, at inputs anywhere in their ranges.
+    `share`: the share of the limits examined for a row, at inputs anywhere in their ranges.
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:
         self.tensors = tensors = {name.replace(f"_{fmt}", "_F"): value for name, value in tensors.items()}
-        # Where no limit reads an input, the first one stands for all.
+        # If no limit reads an input, the first one stands for all.
         self.columns = np.array(columns_read(ops, tensors) or [0], dtype=np.intp)
         self.all_columns = np.array_equal(self.columns, np.arange(len(tensors["domain.lower_F"])))
         self.lower, self.upper = (tensors[f"domain.{side}_F"][self.columns] for side in ("lower", "upper"))
@@ -76,7 +76,7 @@ class LimitPairs:
         self.strict = any(own.strict for own in gate.fixed.comparisons)
 
     def read_limits(self, stages: list[Op]) -> None:
-        """Read the numbers of all limits. Those of upper ones get the other sign: what counts is always the largest."""
+        """Read the numbers of all limits. Upper ones are negated, so that the largest always counts."""
         bits, stage, outputs, values, slopes = [], [], [], [], []
         for i, op in enumerate(stages):
             sign = -1 if self.lowering[i] else 1
@@ -88,11 +88,11 @@ class LimitPairs:
             if op.args[4] is not None:
                 own = sign * self.tensors[op.args[4]].astype(_FLOAT64)[:, self.columns]
             slopes.append(own)
-        # Behind the last one a limit that changes nothing: what turned out to be inactive gets its number.
+        # After the last one, a limit that changes nothing, for those that turn out to be inactive.
         self.bits, self.stage, self.outputs = bits, np.array([*stage, 0]), np.array([*outputs, 0])
         self.values = np.concatenate([*values, [-np.inf]])
         self.slopes = np.concatenate([*slopes, np.zeros((1, len(self.columns)))])
-        # Terms of a limit side by side, as many as the longest has; what is missing is 0 times the first column.
+        # Terms of a limit side by side, padded to the longest with 0 times the first column.
         width = int((self.slopes != 0).sum(axis=1).max(initial=0))
         order = np.argsort(self.slopes == 0, axis=1, kind="stable")[:, :width]
         self.terms = [(order[:, j].copy(), self.slopes[np.arange(len(order)), order[:, j]]) for j in range(width)]
@@ -121,14 +121,14 @@ class LimitPairs:
             parts = [(list(sparse.get(j, {}).items())[slot : slot + 1] or [everywhere])[0] for j in range(total)]
             ends = [np.array(part) for part in zip(*(own for _, own in parts), strict=True)]
             self.asked.append((np.array([k for k, _ in parts], dtype=np.intp), *ends))
-        if self.asked:  # inputs are then found from the place of a limit's first one
+        if self.asked:  # inputs are then found from the position of a limit's first one
             first = self.asked[0][0]
             self.asked = [(columns - first, *ends) for columns, *ends in self.asked]
             self.terms = [(columns - np.append(first, 0), factors) for columns, factors in self.terms]
         self.oblique = []
         for slot in range(max((len(oblique[self.bits[j]]) for j in sparse), default=0)):
             last = [(oblique[bit][slot : slot + 1] or [len(self.thresholds)])[0] for bit in self.bits]
-            self.oblique.append(np.array(last, dtype=np.intp))  # the row behind the last one always holds
+            self.oblique.append(np.array(last, dtype=np.intp))  # the row after the last one always holds
 
     def tabulate(self, sparse: dict[int, dict[int, _Range]], oblique: list[bool]) -> None:
         """List the limits that may be active in each part of each input."""
@@ -140,12 +140,12 @@ class LimitPairs:
         self.origin = np.where(fine, self.lower, kind(0))
         self.scale = np.where(fine, kind(parts_of) / np.where(fine, width, kind(1)), kind(0))
         bases = np.arange(len(width)) * (parts_of + 2)
-        # Half a part more: rounding then never leads to the part before an input's first. Where numbers are too large
+        # Half a part more, so that rounding never leads to the part before an input's first. If numbers are too large
         # for that in the format, they are subtracted first.
         self.offset = (bases + 0.5 - self.origin.astype(_FLOAT64) * self.scale).astype(kind)
         self.bases = bases if np.abs(self.origin * self.scale).max() > parts_of or bases.max() > _LARGE else None
         lists: list[list[int]] = [[] for _ in range(len(width) * (parts_of + 2))]
-        unsure = np.zeros(len(lists), dtype=bool)  # parts near an end of a limit that is listed
+        unsure = np.zeros(len(lists), dtype=bool)  # parts near an end of a listed limit
         for j, box in sparse.items():
             ends = {k: [self.position(k, end) for end in own[:2]] for k, own in box.items()}
             k = min(box, key=lambda k: ends[k][1] - ends[k][0] if fine[k] else parts_of)
@@ -157,8 +157,8 @@ class LimitPairs:
                 inner = int(low + _NEAR) < part < int(high - _NEAR)
                 unsure[part] |= not inner or len(box) > 1 or oblique[j]
         longest = max(map(len, lists))
-        # The first limit of each list, the second, ..., counted from 1; 0: there is none. Negative: a part that is not
-        # inside of the one limit that is listed, so that inputs have to be compared with what limits ask for.
+        # The first limit of each list, the second, ..., counted from 1; 0 if there is none. Negative: a part not inside
+        # the one listed limit, so that inputs must be compared with what limits ask for.
         small = np.min_scalar_type(-len(self.bits) - 1)
         self.listed = [
             np.array([own[i] + 1 if i < len(own) else 0 for own in lists], dtype=small) for i in range(longest)
@@ -175,7 +175,7 @@ class LimitPairs:
         return (float(value) - float(self.origin[k])) * float(self.scale[k]) + float(self.bases[k])
 
     def __call__(self, features: Array, answer: Array) -> Array:
-        """Return the answers (batch, m), moved inside the limits."""
+        """Return the answers (batch, m), moved within the limits."""
         if len(answer) <= _BLOCK:
             return self.block(features, answer)
         starts = range(0, len(answer), _BLOCK)
@@ -234,9 +234,9 @@ class LimitPairs:
         return np.concatenate([self.coefficients.dot(wide.T) <= self.thresholds, np.ones((1, batch), dtype=bool)])
 
     def active(self, x: Array, entries: Array, holds: Array) -> tuple[Array, Array, Array]:
-        """Return the pairs of a row and a limit that is active there, and the place of the limit's first input in x.
+        """Return the pairs of a row and a limit that is active there, and the position of the limit's first input in x.
 
-        A few that turn out to be inactive are of the last limit, which changes nothing.
+        A few inactive ones refer to the last limit, which changes nothing.
         """
         codes, flat = self.listed[0].take(entries).ravel(), x.ravel()
         place = np.flatnonzero(codes != 0)
@@ -254,7 +254,7 @@ class LimitPairs:
             limits.append(more.take(longer))
         asked_place, asked_limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
         asked_limit -= 1
-        marked = 2 * len(unsure) <= len(place)  # in their places, where they are few
+        marked = 2 * len(unsure) <= len(place)  # mark them in place if they are few
         if not marked:
             sure = np.flatnonzero(code > 0)
             place, code = place.take(sure), code.take(sure)
@@ -278,7 +278,7 @@ class LimitPairs:
         return place // x.shape[1], limit, place
 
     def inside(self, i: int, limit: Array, value: Array) -> Array:
-        """Return which values of the limits' inputs number i are inside of what they ask for."""
+        """Return a mask of the values of the limits' i-th inputs that lie in their ranges."""
         _, low, high, not_low, not_high = self.asked[i]
         result = value >= low.take(limit)
         result &= value <= high.take(limit)

@@ -1,19 +1,22 @@
 """Proposals in an ONNX graph: answers near those of the model that obey the rules. Nothing here is proved.
 
-The head checks what is proposed, so that a mistake here costs accuracy and no more. As in `smle.nearest.proposals`,
-outputs that no rule ties together are separate problems.
+The head checks proposals, so a mistake here only costs accuracy. As in `smle.nearest.proposals`, outputs that no rule
+ties together are separate problems.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from smle.certificates.document import Certificate
 from smle.heads.rules.candidates import Candidates
-from smle.nearest.alternatives import KEPT
+from smle.nearest.alternatives import KEPT, Block
 from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.labels import label_points
 from smle.nearest.onnx.numbers import number_points
 from smle.nearest.onnx.pieces import Backbone
+from smle.nearest.onnx.stacks import stacks_of
 from smle.nearest.onnx.writer import Writer
 from smle_check.heads.clips import limits_of
 from smle_check.onnx.candidates import Table
@@ -27,7 +30,7 @@ _LATER = (2.0**-3,)  # after all points
 
 
 def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
-    """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter a row has."""
+    """Return nodes that make PROPOSAL and FURTHER for rows that break a rule, and how many of the latter per row."""
     program = Candidates(certificate)
     spec, gated = program.specification, program.regions
     table = Table(Program(), spec, gated, certificate.tensors, bounded=bool(limits_of(spec)))
@@ -37,7 +40,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
         return Gates(writer, spec, table, program.proposals.rules, domain)
 
     w = Writer()
-    # NaN and answers out of all ranges break the check once more; they are for the further proposals to see to.
+    # NaN and answers out of range fail the check again; the further proposals handle them.
     (first,) = _nearest(w, program, gates(w), w.add("Cast", ["repair/answers"], to=DOUBLE), 1)
     w.last("Cast", [first], PROPOSAL, to=FLOAT)
     inner = Writer(f"{FURTHER}/", w)
@@ -52,7 +55,7 @@ def proposals_of(certificate: Certificate) -> tuple[list[Backbone], int]:
 
 
 def _given(w: Writer, program: Candidates) -> str:
-    """Return the answers (m, rows) in float64, numbers that the head would accept."""
+    """Return the answers (m, rows) in float64, as numbers that the head accepts."""
     wide = w.add("Cast", ["repair/answers"], to=DOUBLE)
     small = w.add("LessOrEqual", [w.add("Abs", [wide]), w.number(2.0**100)])
     return w.add("Where", [small, wide, w.column(program.stored["clips.default"])])
@@ -60,12 +63,15 @@ def _given(w: Writer, program: Candidates) -> str:
 
 def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: int) -> list[str]:
     """Return allowed points (m, rows) near answers in float64, nearest first."""
-    wholes = [given]
+    blocks = [part for part in program.proposals.parts if isinstance(part, Block)]
+    found = [(stack.outputs, number_points(w, stack, given, ranks)) for stack in stacks_of(w, blocks, gates)]
     for part in program.proposals.parts:
         if isinstance(part, LabelBlock):
-            points = [label_points(w, part, given, gates)]
-        else:
-            points = number_points(w, part, given, gates, ranks)
-        count = max(len(wholes), len(points))
-        wholes = [points[min(i, len(points) - 1)](wholes[min(i, len(wholes) - 1)]) for i in range(count)]
+            found.append((part.outputs, [label_points(w, part, given, gates)]))
+    outputs, wholes = np.concatenate([own for own, _ in found]), []
+    for rank in range(max(len(points) for _, points in found)):
+        own = [points[min(rank, len(points) - 1)] for _, points in found]
+        wholes.append(
+            w.placed(outputs, own[0] if len(own) == 1 else w.add("Concat", own, axis=0), given, gates.outputs)
+        )
     return wholes

@@ -1,7 +1,7 @@
-"""Safe answers: for every leaf of a small tree over the gate, one affine answer that obeys all clauses, proved.
+"""Safe answers: for every leaf of a small tree over the gate, one affine answer that provably obeys all clauses.
 
-A linear program proposes it, in outputs divided by their scale: most room, capped, and near a typical answer. First
-a constant, then an affine function of the inputs that rules mention, then the leaf is split. The exact checker decides.
+A linear program proposes it, in outputs divided by their scale: most room, capped, and near a typical answer. It tries
+a constant, then an affine function of the inputs that rules mention, then splits the leaf. The exact checker decides.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
 Array = npt.NDArray[np.float64]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
-_TABLE_DEPTH = 2  # of leaves in which each member of a group is looked at
+_TABLE_DEPTH = 2  # of leaves in which each member of a group is examined
 _MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
 _CANDIDATES = 12  # for a split
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
-    """No safe answer was proved in a leaf, which cannot be split further.
+    """No safe answer was proved in a leaf that cannot be split further.
 
-    `rules`: those that contradict each other at `x`, where that is known.
+    `rules`: those that contradict each other at `x`, if known.
     """
 
     def __init__(self, leaf: Leaf, rules: tuple[int, ...] = (), x: tuple[Fraction, ...] | None = None) -> None:
@@ -56,7 +56,7 @@ class SafeAnswers(NamedTuple):
 
 
 class _SafeSearch(Scaled):
-    """The tree that grows, its leaves and their proofs."""
+    """The growing tree, its leaves and their proofs."""
 
     def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
         super().__init__(boxes, clips, checked, typical, scale)
@@ -67,7 +67,7 @@ class _SafeSearch(Scaled):
     # --- the tree
 
     def grow(self, leaf: Leaf) -> Any:
-        """Return the tree below a leaf, and note its leaves."""
+        """Return the tree below a leaf, and record its leaves."""
         try:
             chosen = self.labels(leaf)
         except TooMany:
@@ -92,7 +92,7 @@ class _SafeSearch(Scaled):
         return self.branch(leaf)
 
     def branch(self, leaf: Leaf) -> Any:
-        """Return the tree below a leaf that has no answer of its own."""
+        """Split a leaf that has no answer of its own; return the tree below it."""
         region = self.split(leaf) if len(self.leaves) < MAX_LEAVES else None
         if region is None:
             raise NoSafeAnswer(leaf)
@@ -100,7 +100,7 @@ class _SafeSearch(Scaled):
         return [region, self.grow(on), self.grow(off)]
 
     def split(self, leaf: Leaf) -> int | None:
-        """Return the region without which there is most room; None: nothing is left to split on."""
+        """Return the region whose absence leaves most room, or None if nothing is left to split on."""
         open_ = [g for g in sorted(self.regions) if g not in leaf.on + leaf.off and self.spec.regions[g]]
         open_ = [g for g in open_ if self.meets(leaf, g)]
         best: tuple[float, int] | None = None
@@ -113,9 +113,9 @@ class _SafeSearch(Scaled):
         return None if best is None else best[1]
 
     def labels(self, leaf: Leaf) -> list[tuple[Form, Fraction]] | None:
-        """Return a set of labels that obeys all rules that may be on in a leaf; [] if there is none.
+        """Return a set of labels that obeys all rules that may apply in a leaf, or [] if there is none.
 
-        None: rules say more than which labels are on.
+        None if rules say more than which labels are on.
         """
         stated = self.label_rules(leaf)
         if stated is None:
@@ -130,7 +130,7 @@ class _SafeSearch(Scaled):
         return stored
 
     def label_rules(self, leaf: Leaf) -> dict[int, LabelRule] | None:
-        """Return what each rule that may be on in a leaf says of labels; None: some rule says something else."""
+        """Return what each rule that may apply in a leaf says about labels, or None if one says something else."""
         spec, signs = self.spec, [sign_of(literal) for literal in self.checked.literals]
         limits = [(clip.limit, sign_of_limit(clip.limit)) for clip in self.limits]
         if None in signs or any(sign is None for _, sign in limits):
@@ -151,7 +151,7 @@ class _SafeSearch(Scaled):
         return found
 
     def conflict(self, leaf: Leaf) -> NoSafeAnswer:
-        """Say which rules about labels contradict each other, at an input of a leaf where all of them are on."""
+        """Return an error with rules about labels that contradict each other, at an input where all of them apply."""
         regions = [g for g in sorted(self.regions) if g not in leaf.off and self.meets(leaf, g)]
         known = self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off)
         found = None if known is None else largest(self.boxes, known, BINARY64, {}, [])
@@ -160,27 +160,27 @@ class _SafeSearch(Scaled):
         return NoSafeAnswer(leaf, rules, found.x if isinstance(found, ExactOptimal) else None)
 
     def meets(self, leaf: Leaf, region: int) -> bool:
-        """Whether a region holds somewhere in a leaf, as far as ranges and members tell."""
+        """Return whether a region holds somewhere in a leaf, judged by ranges and members."""
         return any(self.boxes.meeting([*leaf.on, region], fmt, leaf.off) is not None for fmt in FORMATS)
 
     def all_meet(self, leaf: Leaf) -> bool:
-        """Whether some input of a leaf is in all regions that are open there: in ranges and members that are known."""
+        """Return whether some input of a leaf lies in all regions open there, judged by ranges and members."""
         regions = [g for g in sorted(self.regions) if g not in leaf.off and self.meets(leaf, g)]
         rows = [self.spec.rows[r] for g in (*regions, *leaf.on, *leaf.off) for r in self.spec.regions[g]]
         if any(len(row.terms) > 1 and self.boxes.group_of(row) is None for row in rows):
             return False
-        if any(self.boxes.beyond(g, BINARY64) == ({}, {}) for g in leaf.off):  # of which nothing is known
+        if any(self.boxes.beyond(g, BINARY64) == ({}, {}) for g in leaf.off):  # nothing is known about it
             return False
         return self.boxes.meeting([*leaf.on, *regions], BINARY64, leaf.off) is not None
 
     def groups(self, leaf: Leaf) -> list[int]:
-        """Return the one-hot groups of which members are asked for or looked up, with more than one left in a leaf."""
+        """Return the one-hot groups that rules refer to, with more than one member left in a leaf."""
         named = {g for region in self.regions for g in self.boxes.of(region, BINARY64).members} | self.looked_up
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 
     def table(self, leaf: Leaf, g: int, enough: float, *, inside: bool) -> list[tuple[Form, Fraction]] | None:
-        """Return an answer for each member of a group, as a table, each with so much room; None: some has none."""
+        """Return an answer for each member of a group, as a table, with enough room each, or None if some has none."""
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, list[tuple[Form, Fraction]]] = {}
@@ -206,7 +206,7 @@ class _SafeSearch(Scaled):
     # --- proofs
 
     def accept(self, leaf: Leaf, stored: list[tuple[Form, Fraction]]) -> bool:
-        """Prove an answer; note the leaf if that succeeds."""
+        """Prove an answer; record the leaf on success."""
         facts, number = Facts(self.boxes, leaf), len(self.leaves)
         plain = Safe(facts, self.clips, stored, {})
         moves = {j: mu for j in range(len(self.clips)) if (mu := self.move(plain, j))}
@@ -237,7 +237,7 @@ class _SafeSearch(Scaled):
         return result
 
     def move(self, safe: Safe, j: int) -> list[list[Any]]:
-        """Return multipliers that show best how little a clip moves the stored answer; none where none are needed."""
+        """Return multipliers that show best how little a clip moves the stored answer; none if not needed."""
         clip, facts = self.clips[j], safe.facts
         i, region = clip.limit.output, clip.limit.region
         if i not in self.places[0] or region in facts.leaf.off or not has_rows(facts, None, region):
@@ -258,7 +258,7 @@ class _SafeSearch(Scaled):
         return best
 
     def prove(self, safe: Safe, clause: list[Literal], region: int) -> list[Any] | None:
-        """Return the literal and the multipliers that prove a clause in a leaf; None: none are needed, or known."""
+        """Return the literal and multipliers that prove a clause in a leaf, or None if none are needed or known."""
         try:
             safe.clause(clause, region, None)
         except Rejected:
@@ -281,7 +281,7 @@ def _float32(value: float) -> Fraction:
 
 
 def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array) -> SafeAnswers:
-    """Return proved safe answers for all inputs.
+    """Return proved safe answers for all inputs, or raise NoSafeAnswer with the leaf that has none.
 
     Args:
         boxes: The kernel's specification, with what its comparisons leave.
@@ -289,9 +289,6 @@ def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Arr
         checked: What is checked on candidates.
         typical: An answer that safe ones should be near, (m,).
         scale: Units of the outputs, (m,).
-
-    Raises:
-        NoSafeAnswer: If none is proved; names the leaf.
     """
     search = _SafeSearch(boxes, clips, checked, typical, scale)
     tree = search.grow(ROOT)

@@ -1,4 +1,4 @@
-"""The search for one literal per clause, and for the answer that satisfies them, in outputs divided by their scale."""
+"""Searches for one literal per clause, and an answer that satisfies them, in outputs divided by their scale."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from smle_check.specification import Literal, exclusion
 __all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled"]
 
 Array = npt.NDArray[np.float64]
-Only = tuple[int, int] | None  # a one-hot group, and the member of it that is looked at
+Only = tuple[int, int] | None  # a one-hot group, and the one member to consider
 CAP = 0.5  # of the room, in scales
 ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, if need be
 _NODES, _FEW_NODES = 300, 20
-_MANY_LIMITS = 50  # of which a constant answer looks at the tightest alone
+_MANY_LIMITS = 50  # of these, a constant answer only considers the tightest
 _NEAR = 64.0  # scales around the typical answer in which literals are chosen first
 _MOST_PAIRS = 5_000
 
@@ -44,7 +44,7 @@ class Need(NamedTuple):
 
 
 class SafePoint(NamedTuple):
-    """A proposed answer in scaled units: slope (outputs read, inputs used), offset, and the room that it leaves."""
+    """A proposed answer in scaled units: slope (outputs read, inputs used), offset, and the room it leaves."""
 
     slope: Array
     offset: Array
@@ -52,7 +52,7 @@ class SafePoint(NamedTuple):
 
 
 class Scaled:
-    """What rules ask beside limits, with the limits that matter, in scaled units."""
+    """What rules ask besides limits, and the limits that matter, in scaled units."""
 
     def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
         self.boxes, self.spec, self.clips, self.checked = boxes, boxes.spec, clips, checked
@@ -100,9 +100,9 @@ class Scaled:
         return self.of_member[g][-1] | self.of_member[g][k]
 
     def part(self, leaf: Leaf, stated: int | None, seen: int | None, only: Only = None) -> RegionMaximum | None:
-        """Return the inputs of a leaf where a region holds as stated and another as the gate sees it; None: none.
+        """Return the inputs of a leaf where a region holds as stated and another as the gate sees it, or None.
 
-        `only`: of a group, one of its members alone.
+        `only` restricts a group to one of its members.
         """
         key = leaf, stated, seen, only
         if key not in self.parts:
@@ -138,7 +138,7 @@ class Scaled:
         return None if found.located[1] is not None else found
 
     def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
-        """Return the range of an input; of a member of a group the values that it may have."""
+        """Return the range of an input, or the possible values of a member of a group."""
         g = self.boxes.group.get(k)
         if g is None:
             low, high = (side[k] for side in self.spec.passed[BINARY64])
@@ -159,7 +159,7 @@ class Scaled:
         return self.looked[id(literal)]
 
     def need(self, literal: Literal, part: RegionMaximum, only: Only = None, *, roomy: bool = True) -> Need:
-        """Return a literal in scaled units, divided by its largest coefficient. `only`: what the part is of."""
+        """Return a literal in scaled units, divided by its largest coefficient. `only` as for the part."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
         groups = self.lookups(literal)
         looked_up: dict[int, Fraction] = {}
@@ -179,9 +179,9 @@ class Scaled:
 
 
 class LiteralSearch:
-    """The search for one literal per clause and the answer that satisfies them, in one leaf.
+    """Searches for one literal per clause, and an answer that satisfies them, in one leaf.
 
-    `inside`: answers keep room from limits, too, so that no clip moves what is stored of them in float32.
+    With `inside`, answers also keep room from limits, so that no clip moves them in float32.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class LiteralSearch:
         self.enough = enough
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
-        self.limits: list[tuple[int, int, Need]] = []  # of which those that hurt are added to what is chosen
+        self.limits: list[tuple[int, int, Need]] = []  # those that hurt are added to the chosen ones
         self.open: list[list[Need]] = []
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
         rules, place = search.spec.rules, search.places[0]
@@ -220,9 +220,9 @@ class LiteralSearch:
         self.size = self.grown() if only is not None else 1.0
 
     def grown(self) -> float:
-        """Make the bounds of a member as large as the scales are; return by how much answers shrink again.
+        """Scale the bounds of a member up to the scales; return by how much answers shrink again.
 
-        Numbers of a table may be a million times those of another member, and what is room there is none here.
+        Numbers of a table may be a million times those of another member, so room for one may be none for the other.
         """
         every = [self.base, [need for *_, need in self.limits], *self.open]
         sizes = [abs(need.row.h) for needs in every for need in needs]
@@ -236,7 +236,7 @@ class LiteralSearch:
         return size
 
     def run(self) -> SafePoint | None:
-        """Return an answer that leaves room, or the one that leaves most; None: none was found."""
+        """Return an answer that leaves room, or the one that leaves most; None if none was found."""
         best: SafePoint | None = None
         for start in (self.guessed(), []) if self.open or self.pairs else ([],):
             if start is None or (best is not None and best.room >= self.enough):
@@ -251,14 +251,14 @@ class LiteralSearch:
         return best
 
     def allows(self, point: SafePoint) -> bool:
-        """Whether an answer leaves room: one that was found elsewhere often does."""
+        """Return whether an answer leaves enough room; one found elsewhere often does."""
         needs = [*self.base, *(need for _, _, need in self.limits)]
         if any(need.slack(point) < self.enough * need.row.roomy for need in needs):
             return False
         return not self.pairs and not self.broken(point._replace(room=self.enough))
 
     def guessed(self) -> list[Need] | None:
-        """Return one literal per clause that some constant answer satisfies with room; None: none was found."""
+        """Return one literal per clause that some constant answer satisfies with room, or None."""
         search = self.search
         rows = [need.row for needs in (self.base, *self.open) for need in needs]
         wanted = {int(i) for row in rows for i in np.flatnonzero(row.g < 0)}
@@ -286,7 +286,7 @@ class LiteralSearch:
         return [self.search.need(literal, part) for literal in exclusion((h, k))]
 
     def node(self, start: list[Need], chosen: tuple[Need, ...]) -> SearchNode[SafePoint, Need] | None:
-        """Return the answer with most room, affine in some inputs, and the clause that it breaks most."""
+        """Return the answer with most room, affine in some inputs, and the clause it breaks most."""
         search, layout = self.search, self.layout
         near, cost = np.zeros((layout.outputs, layout.stride)), np.full((layout.outputs, layout.stride), 1e-4)
         near[:, -1], cost[:, -1] = search.near / self.size, 1e-3 / layout.outputs
@@ -312,7 +312,7 @@ class LiteralSearch:
         )
 
     def broken(self, point: SafePoint) -> list[tuple[float, Need]]:
-        """Return the literals, each with its slack, of the clause that is broken most; none if all hold."""
+        """Return the literals, each with its slack, of the clause broken most; none if all hold."""
         least = min(1e-6, point.room)
         moved: dict[tuple[int, int], float] = {}  # how far clips move it, by output and side
         for i, side, need in self.limits:
@@ -335,7 +335,6 @@ class LiteralSearch:
 
 
 def _literal(limit: Limit) -> Literal:
-    """Return a limit as a literal."""
     sign = Fraction(-limit.side)
     return Literal(
         {limit.output: sign}, {k: -sign * v for k, v in limit.slope.items()}, sign * limit.offset, limit.strict
@@ -343,7 +342,7 @@ def _literal(limit: Limit) -> Literal:
 
 
 def _tightest(limits: list[tuple[int, int, Need]]) -> list[tuple[int, int, Need]]:
-    """Return the limits that a constant answer has to obey: of each output and side the tightest."""
+    """Return the limits that a constant answer must obey: the tightest for each output and side."""
     found: dict[tuple[int, int], tuple[float, Need]] = {}
     for i, side, need in limits:
         least = need.row.h - (float(need.support(need.row.s[None])[0][0]) if need.row.s.any() else 0.0)

@@ -1,1 +1,1 @@
-"""The tables of blocks as nodes of ONNX: the search for allowed answers inside of graphs."""
+"""The search for allowed answers as ONNX nodes, from the same tables as in NumPy."""

@@ -15,10 +15,10 @@ from smle.solvers import LinearProgram, Status, solve
 __all__ = ["Piece", "pieces_of"]
 
 Array = npt.NDArray[Any]
-_SETS, _NUMBERS = 500, 300_000  # what is prepared: sets of all pieces, their tables
-_FEW = 16  # sets that are tried without asking which of them can be tight
-_DEPENDENT = 1e-9  # rows that depend on others
-_NEAR = 1e-6  # what counts as tight
+_SETS, _NUMBERS = 500, 300_000  # limits on what is prepared: sets of all pieces, numbers in their tables
+_FEW = 16  # up to this many sets are all tried, without asking which can be tight
+_DEPENDENT = 1e-9  # tolerance for dependent rows
+_NEAR = 1e-6  # tolerance for tight rows
 
 
 class Piece(NamedTuple):
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(block: Block, gates: Gates) -> list[Piece] | None:
-    """Return the pieces of a block that are not empty; None: they, or their sets, are too many."""
+    """Return the pieces of a block that are not empty, or None if they or their sets are too many."""
     J = len(block.N)
     needed = gates.of_rows(block)
     if None in needed or J > 64:
@@ -53,7 +53,7 @@ def _piece(block: Block, gates: Gates, rows: list[int], needed: list[tuple[int, 
     gram = N @ N.T
     small = 2 ** len(rows) <= _FEW
     sets: list[tuple[int, ...]] = [()]
-    for tight in sets:  # which grows
+    for tight in sets:  # the list grows
         if len(tight) == k:
             continue
         for row in rows[rows.index(tight[-1]) + 1 :] if tight else rows:
@@ -70,7 +70,7 @@ def _piece(block: Block, gates: Gates, rows: list[int], needed: list[tuple[int, 
 
 
 def _meets(block: Block, gates: Gates, kept: list[int], tight: tuple[int, ...]) -> bool:
-    """Whether an answer at some input has rows tight, and keeps others."""
+    """Return whether an answer at some input has these rows tight, and keeps the others."""
     bound, slope = block.affine_bounds()
     used = np.flatnonzero(slope.any(axis=0))
     free = np.full(len(block.outputs), np.inf)

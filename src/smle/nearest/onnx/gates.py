@@ -1,7 +1,8 @@
-"""Which rules are on, as nodes of ONNX, from the bits of the check."""
+"""Which rules apply, as ONNX nodes, from the bits of the check."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ __all__ = ["Gates"]
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.intp]
-_OFF = 2.0**50  # taken off the excess of a row that is not imposed, in units of the outputs
+_OFF = 2.0**50  # subtracted from the excess of a row that is not imposed, in units of the outputs
 
 
 class Gates:
-    """The gates of all rules, for the rows of a batch that a graph looks at.
+    """The gates of all rules, for the rows of a batch that a graph repairs.
 
     Attributes:
         rules: The rule of each part of the rules, as in `Clauses.parts`.
         lower, upper: The domain.
-        outputs: How many outputs there are.
+        outputs: Number of outputs.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Gates:
         return self._known["bits"]
 
     def on(self) -> str | None:
-        """Return which rules are on (rules, rows) in float32; None: all of them, always."""
+        """Return which rules apply (rules, rows) in float32, or None if all always do."""
         w, members = self._w, self._members
         if not any(any(own) for own in members):
             return None
@@ -66,12 +67,12 @@ class Gates:
         return self._known["on"]
 
     def of_clauses(self, block: Block) -> list[int]:
-        """Return which rule each clause of a block belongs to."""
+        """Return the rule of each clause of a block."""
         found: list[int] = self.rules[block.parts].tolist()
         return found
 
     def of_rows(self, block: Block) -> list[tuple[int, ...] | None]:
-        """Return for each row of a block the bits that have to be set for it to be imposed; None: it is not so easy."""
+        """Return, for each row of a block, the bits that must be set to impose it; None if that is not an AND."""
         found: list[set[tuple[int, ...] | None]] = [set() for _ in block.N]
         for clause, part in enumerate(block.parts):
             own = self._members[self.rules[part]]
@@ -79,13 +80,14 @@ class Gates:
                 found[row].add(tuple(own[0]) if len(own) == 1 else None)
         return [next(iter(own)) if len(own) == 1 else None for own in found]
 
-    def imposed(self, excess: str, block: Block) -> str:
-        """Return the excess (J, rows) in float32, far below 0 for rows that are not imposed."""
-        w, needed = self._w, self.of_rows(block)
+    def off(self, blocks: Sequence[Block]) -> str | None:
+        """Return 0 for rows that are imposed, far less for others (J x blocks, rows) in float32; None: all are."""
+        listed = [self.of_rows(block) for block in blocks]
+        needed = [own[row] for row in range(len(listed[0])) for own in listed]
         if not any(needed):
-            return excess
+            return None
         counted = np.zeros((len(needed), self._rows), dtype=np.float32)
         for row, bits in enumerate(needed):
             counted[row, list(bits or ())] = _OFF
-        off = w.add("Gemm", [w.constant(counted), self.bits(), w.constant(-counted.sum(axis=1, keepdims=True))])
-        return w.add("Add", [excess, off])
+        w = self._w
+        return w.add("Gemm", [w.constant(counted), self.bits(), w.constant(-counted.sum(axis=1, keepdims=True))])

@@ -1,13 +1,13 @@
-"""Allowed sets of labels near a model's logits, as nodes of ONNX, for many rows at once.
+"""Allowed sets of labels near a model's logits, as ONNX nodes, for many rows at once.
 
-The graph tries all sets if these are few; otherwise it walks the diagram of `nearest.label_diagrams`, in which rules
-that may be off are labels of their own. Prices are rounded as in `label_search`, so that it finds sets that cost the
-same. Where there is no diagram it settles for sets that obey.
+The graph tries all sets if there are few; otherwise it walks the diagram of `nearest.label_diagrams`, in which rules
+that may not apply are extra labels. Prices are rounded as in `label_search`, so that it finds sets of equal cost.
+Without a diagram it only finds sets that obey.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -24,14 +24,14 @@ from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64
 __all__ = ["label_points"]
 
 Array = npt.NDArray[Any]
-_OFF, _FAR = -1e15, 1e200  # the score of a label that is not to be kept; what a broken rule costs
-_ALL_LABELS, _ALL_SETS = 12, 4096  # labels whose sets are all listed; sets that are
-_TIES = 50  # labels of a set, whose order is one number
-_MOST_LABELS = 1_000  # of implications that are printed as a diagram
+_OFF, _FAR = -1e15, 1e200  # the score of a label not to be kept; the cost of a broken rule
+_ALL_LABELS, _ALL_SETS = 12, 4096  # up to this many labels, all sets are listed; most sets
+_TIES = 50  # labels of a set whose order fits into one number
+_MOST_LABELS = 1_000  # labels of implications that are printed as a diagram
 
 
-def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> Callable[[str], str]:
-    """Return what puts the likeliest allowed set of labels, if it is found, into answers."""
+def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> str:
+    """Return logits (k, rows) of the likeliest allowed set of labels, if it is found."""
     on, k = gates.on() if len(labels.switches) else None, len(labels.outputs)
     logits = w.rows(given, labels.outputs.tolist())
     rules = gates.rules[labels.parts].tolist()
@@ -42,14 +42,14 @@ def label_points(w: Writer, labels: LabelBlock, given: str, gates: Gates) -> Cal
         turned = _switched(w, logits, labels, labels.switched, on)
     elif on is not None and not labels.words:
         turned = _from_the_top(w, logits, labels.pairs, [w.shaped(w.rows(on, [rule]), -1, 1) for rule in rules])
-    else:  # sets that obey whatever is on
+    else:  # sets that obey whichever rules apply
         turned = _searched(w, logits, labels.search(np.ones(len(labels.parts), dtype=bool)), k)
     up, down = w.add("Max", [logits, w.column(labels.least)]), w.add("Min", [logits, w.column(labels.most)])
-    return w.placed(labels.outputs, w.add("Where", [turned, up, down]))
+    return w.add("Where", [turned, up, down])
 
 
 def _listed(labels: LabelBlock) -> Array | None:
-    """Return sets (P, k) among which the nearest allowed one always is; None: they are too many."""
+    """Return sets (P, k) that always contain the nearest allowed one, or None if there are too many."""
     k = len(labels.outputs)
     if k <= _ALL_LABELS:
         return np.array(list(product([True, False], repeat=k)))
@@ -61,7 +61,7 @@ def _listed(labels: LabelBlock) -> Array | None:
 
 
 def _best_of(w: Writer, logits: str, labels: LabelBlock, sets: Array, on: str | None) -> str:
-    """Return the likeliest of some sets (P, k) that breaks no part of the rules that is on (None: all): (k, rows)."""
+    """Return the most likely of some sets (P, k) that breaks no applicable part of the rules (None: all): (k, rows)."""
     both = [[[(int(a), False), (int(b), False)] for a, b in own] for own in labels.pairs]
     broken = np.zeros((len(sets), len(labels.parts)), dtype=np.float32)
     everything: list[Sequence[Sequence[tuple[int, bool]]]] = [*([clause] for clause in labels.words), *both]
@@ -86,7 +86,7 @@ def _best_of(w: Writer, logits: str, labels: LabelBlock, sets: Array, on: str | 
 
 
 def _ties(labels: LabelBlock) -> tuple[Array, Array]:
-    """Return what decides between sets that cost the same, as in `Labels`: weights of labels that are turned, or on."""
+    """Return what decides between sets of equal cost: weights of labels that are turned, or on."""
     k = len(labels.outputs)
     turning, having = np.zeros(k), np.zeros(k)
     if len(labels.switches):
@@ -102,7 +102,7 @@ def _ties(labels: LabelBlock) -> tuple[Array, Array]:
 
 
 def _states(w: Writer, logits: str, k: int) -> tuple[str, str]:
-    """Return which labels are on, and what turning each costs, rounded as `prices_of` does: (k, rows)."""
+    """Return which labels are on, and the price of turning each, rounded as in `prices_of`: (k, rows)."""
     on = w.add("GreaterOrEqual", [logits, w.number(0.0)])
     size = w.add("Mul", [w.add("Abs", [logits]), w.number(2.0**DIGITS)])
     size = w.add("Min", [size, w.number(most_of(k))])
@@ -114,7 +114,7 @@ def _states(w: Writer, logits: str, k: int) -> tuple[str, str]:
 
 
 def _switched(w: Writer, logits: str, labels: LabelBlock, diagram: Diagram, on: str) -> str:
-    """Return sets (k, rows) where some rules may be off."""
+    """Return sets (k, rows) if some rules may not apply."""
     states, prices = _states(w, logits, len(labels.outputs))
     binds = w.add("Greater", [w.rows(on, labels.switches.tolist()), w.constant(np.float32(0.5))])
     rows = w.rows(prices, [0] * len(labels.switches))
@@ -125,7 +125,7 @@ def _switched(w: Writer, logits: str, labels: LabelBlock, diagram: Diagram, on: 
 
 
 def _searched(w: Writer, logits: str, search: LabelSearch, k: int) -> str:
-    """Return the nearest allowed sets (k, rows) that a search finds; what no diagram holds obeys, if it can."""
+    """Return the nearest allowed sets (k, rows) that a search finds; without a diagram, sets that obey if possible."""
     on, sizes = _states(w, logits, k)
     prices = w.add("Cast", [sizes], to=INT64)
     fixed = search.fixed[:, None]
@@ -144,12 +144,12 @@ def _searched(w: Writer, logits: str, search: LabelSearch, k: int) -> str:
                 always = w.constant(np.ones((1, 1), dtype=np.float32))
                 found = _from_the_top(w, w.rows(logits, places), [part.pairs], [always])
             found = _dropped(w, part.clauses, found, len(places))
-        on = w.placed(part.labels, found)(on)
+        on = w.placed(part.labels, found, on)
     return on
 
 
 def _walked(w: Writer, diagram: Diagram, on: str, prices: str) -> str:
-    """Return the sets that cost the least (k, rows): up the levels with what is best from each node, then down."""
+    """Return the cheapest sets (k, rows): go up the levels with the best from each node, then down."""
     order, k = diagram.order, len(diagram.order)
     width = max(level.shape[1] for level in diagram.arcs)
     arcs = np.full((k, 2, width), width, dtype=np.int64)
@@ -196,7 +196,7 @@ def _walked(w: Writer, diagram: Diagram, on: str, prices: str) -> str:
 
 
 def _dropped(w: Writer, clauses: Sequence[Sequence[tuple[int, bool]]], on: str, k: int) -> str:
-    """Turn labels off that imply others which are off: (k, rows). It obeys implications, and is not the nearest."""
+    """Turn labels off that imply others which are off: (k, rows). It obeys implications, but is not the nearest set."""
     implied: list[list[int]] = [[] for _ in range(k)]
     for clause in clauses:
         signs = sorted(clause, key=lambda literal: literal[1])
@@ -222,7 +222,7 @@ def _dropped(w: Writer, clauses: Sequence[Sequence[tuple[int, bool]]], on: str, 
 
 
 def _from_the_top(w: Writer, logits: str, lists: Sequence[Array], active: Sequence[str]) -> str:
-    """Keep labels from the highest score down, unless one that is kept excludes them: (k, rows)."""
+    """Keep labels from the highest score down, unless a kept one excludes them: (k, rows)."""
     k = max(int(pairs.max()) for pairs in lists) + 1
     graphs = []
     for pairs in lists:

@@ -1,19 +1,18 @@
-"""Nearest allowed points as nodes of ONNX, for many rows at once; one row per output, (k, rows)."""
+"""Nearest allowed points as ONNX nodes, for many rows at once; one row per output, (k, rows)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import AT, Block
-from smle.nearest.onnx.faces import Piece, pieces_of
-from smle.nearest.onnx.gates import Gates
+from smle.nearest.alternatives import Block
+from smle.nearest.onnx.faces import Piece
+from smle.nearest.onnx.stacks import Stack
 from smle.nearest.onnx.writer import Writer
 from smle.nearest.polyhedra import steps_of
 from smle_check.onnx.graph import DOUBLE, FLOAT
@@ -23,58 +22,36 @@ __all__ = ["number_points"]
 Array = npt.NDArray[Any]
 _OFF, _FAR = -1e15, 1e200  # excess of a row that is not imposed, in units of the outputs; a bound that binds nothing
 _ROUNDING, _TINY = 2.0**-23, 2.0**-125  # twice that of a float32, and near zero
-_PIECES = 16  # so many choices of a literal per clause are all tried
+_LIKELY, _MOST_CLAUSES = 32, 1024  # further pieces where not all are tried; clauses that are looked at for them
 _SHORT = 1e-5  # what is no excess, in float32
 _DENSE = 256  # outputs, or rows, from which on matrices are not multiplied or inverted beforehand
 _SPLITTING, _RHO, _RELAXED = 200, 3.0, 1.6  # steps of the splitting method, its weight and relaxation
 
 
-def number_points(w: Writer, block: Block, given: str, gates: Gates, ranks: int) -> list[Callable[[str], str]]:
-    """Return what puts allowed points near the given answers (m, rows) into answers, nearest first."""
+def number_points(w: Writer, stack: Stack, given: str, ranks: int) -> list[str]:
+    """Return allowed points (k x blocks, rows) near the given answers (m, rows), nearest first."""
+    block, clauses = stack.block, stack.clauses
+    if stack.pieces:
+        return [stack.values(point) for point in _polyhedra(w, stack, stack.pieces, given, ranks)]
     k = block.N.shape[1]
-    clauses = [block.members(c) for c in range(len(block.parts))]
-    several = [clause for clause in clauses if len(clause) > 1]
-    every = prod(map(len, several[:_PIECES])) <= _PIECES
-    pieces = pieces_of(block, gates) if every and not block.is_box else None
-    if pieces:
-        return _polyhedra(w, block, given, gates, pieces, ranks)
-    z = w.rows(given, block.outputs.tolist())
-    z = z if block.is_box else w.add("Mul", [z, w.column(1 / block.unit)])
-    b, on, rules = _bounds(w, block), gates.on(), gates.of_clauses(block)
+    z, b, (on, rules) = stack.answers(given), _bounds(w, stack), stack.rules()
     nearest = _box if block.is_box else _split
-    if every:
+    if stack.tries_all:
         imposed, P = _every_piece(w, clauses, rules, on, len(block.N))
         points, cost = nearest(w, block, z, b, imposed, P)
     else:
         imposed, P = _likely_pieces(w, block, clauses, rules, on, z, b)
         points, cost = nearest(w, block, z, b, imposed, P)
-        # Literals that look best from the answer may not go together: choose again from the point that was found.
+        # Literals that look best from the answer may conflict: choose again from the point found.
         (found,) = _ranked(w, points, cost, 1, k)
-        # onnxruntime before 1.31 joins a transposition and a product in float64 to an operator that it lacks.
+        # onnxruntime before 1.31 fuses a transposition and a float64 product into an operator it lacks.
         found = w.add("Max", [w.add("Transpose", [found]), w.number(-_FAR)])
         imposed, P = _likely_pieces(w, block, clauses, rules, on, found, b)
         more = nearest(w, block, z, b, imposed, P)
         points, cost = (w.add("Concat", list(pair), axis=0) for pair in zip((points, cost), more, strict=True))
         P = 2 * P
     ranked = [w.shaped(points, -1, k)] if P == 1 else _ranked(w, points, cost, min(P, ranks), k)
-    turned = [w.add("Transpose", [point]) for point in ranked]
-    if not block.is_box:
-        turned = [_pinned(w, block, w.add("Mul", [point, w.column(block.unit)])) for point in turned]
-    return [w.placed(block.outputs, point) for point in turned]
-
-
-def _pinned(w: Writer, block: Block, point: str, m: int | None = None) -> str:
-    """Return points (k, rows), or (m, rows), with the number itself where a single one is allowed and it is near."""
-    unit, places = (block.unit, np.arange(len(block.unit))) if m is None else (np.full(m, np.inf), block.outputs)
-    unit[places] = block.unit
-    for _, column, value in block.pins:
-        own = np.arange(len(unit))[:, None] == places[column]
-        largest = w.reduced("ReduceMax", w.add("Abs", [w.add("Mul", [point, w.column(AT / unit)])]), 0, keep=True)
-        noise = w.add("Mul", [w.add("Add", [largest, w.number(AT * abs(value))]), w.number(block.unit[column])])
-        away = w.add("Abs", [w.add("Sub", [point, w.number(value)])])
-        near = w.add("And", [w.constant(own), w.add("LessOrEqual", [away, noise])])
-        point = w.add("Where", [near, w.number(value), point])
-    return point
+    return [stack.values(w.add("Transpose", [point])) for point in ranked]
 
 
 def _every_piece(
@@ -98,11 +75,11 @@ def _every_piece(
 def _likely_pieces(
     w: Writer, block: Block, clauses: Sequence[Sequence[int]], rules: Sequence[int], on: str | None, at: str, b: str
 ) -> tuple[str, int]:
-    """Impose of each clause the literal that is broken least at a point; in further pieces the second of one clause."""
+    """Impose the literal of each clause broken least at a point; further pieces use the second best of one clause."""
     J = len(block.N)
     excess = w.add("Sub", [w.product(block.N, at), b])
-    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][: 64 * _PIECES]
-    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), 2 * _PIECES)
+    several = [c for c, clause in enumerate(clauses) if len(clause) > 1][:_MOST_CLAUSES]
+    most, C, P = max(len(clauses[c]) for c in several), len(several), 1 + min(len(several), _LIKELY)
     members = [[*clauses[c], *[J] * (most - len(clauses[c]))] for c in several]
     padded = w.add("Concat", [excess, w.add("Add", [w.rows(excess, [0]), w.number(-_OFF)])], axis=0)
     listed = w.shaped(w.rows(padded, [row for own in members for row in own]), C, most, -1)
@@ -132,21 +109,21 @@ def _likely_pieces(
     return w.add("Or", [imposed, fixed]), P
 
 
-def _bounds(w: Writer, block: Block) -> str:
+def _bounds(w: Writer, stack: Stack) -> str:
     """Return b (J, rows) or (J, 1): N z <= b."""
-    bound, slope = block.affine_bounds()
+    bound, slope = stack.affine_bounds()
     if not slope.any():
-        return w.column(bound)
-    x, slope = _inputs(w, block, slope)
+        return stack.spread(bound)
+    x, slope = _inputs(w, stack.block, slope)
     sums = w.add("MatMul", [w.constant(slope), x])
     lost = w.add("MatMul", [w.constant(2.0**-46 * np.abs(slope)), w.add("Abs", [x])])
-    return w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost])
+    return stack.beside(w.add("Sub", [w.add("Sub", [w.column(bound), sums]), lost]), len(stack.block.N))
 
 
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
     """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
 
-    Inputs that are numbers are values themselves. What rows look up by category is one value for each such row.
+    Numeric inputs are values themselves. What rows look up by category is one value for each such row.
     """
     used = slope.any(axis=0)
     numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
@@ -174,29 +151,29 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
     return [w.shaped(point, -1, k) for point in listed]
 
 
-def _polyhedra(
-    w: Writer, block: Block, given: str, gates: Gates, pieces: list[Piece], ranks: int
-) -> list[Callable[[str], str]]:
+def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
     """Try the sets of rows that can be tight in every piece; of each piece the one that the nearest point has.
 
-    Which set it is, is found in float32, the point in float64. Rows are moved inward by what a cast to float32 may do.
+    The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """
-    N, (J, k), P, m = block.N, block.N.shape, len(pieces), gates.outputs
-    # What rows exceed, and room for a cast: one product of answers, inputs, and their sizes.
-    bound, slope = block.affine_bounds()
-    rows = np.zeros((J, m))
-    rows[:, block.outputs] = N / block.unit
-    values, matrix = [given], [rows]
-    if slope.any():
-        x, slope = ("repair/wide", slope) if not block.looked_up.any() else _inputs(w, block, slope)
-        values, matrix = [given, x], [rows, slope]
+    block, z = stack.block, stack.answers(given)
+    N, (J, k), P = block.N, block.N.shape, len(pieces)
+    # What rows exceed, with room for a cast: by answers and their sizes, by inputs and theirs.
     room = np.where(block.unpinned > 0, 2 * _ROUNDING, 0.0)[:, None]
-    weights = np.concatenate([*matrix, *(room * np.abs(part) for part in matrix)], axis=1)
-    sizes = [w.add("Abs", [value]) for value in values]
-    joined = w.add("Concat", [*values, *sizes], axis=0)
-    constant = room[:, 0] * np.abs(bound) - bound + block.unpinned * (np.abs(N) @ (_TINY / block.unit))
-    excess = w.add("Gemm", [w.constant(weights), joined, w.column(constant)])
-    masked = gates.imposed(w.add("Cast", [excess], to=FLOAT), block)
+    bound, slope = stack.affine_bounds()
+    share = np.repeat(room, len(bound) // J, axis=0)
+    tiny = block.unpinned[:, None] * (np.abs(N) @ (_TINY / stack.unit.reshape(k, -1)))
+    constant = share[:, 0] * np.abs(bound) - bound + tiny.reshape(-1)
+    weights = w.constant(np.concatenate([N, room * np.abs(N)], axis=1))
+    if slope.any():
+        x, slope = _inputs(w, block, slope)
+        both = w.constant(np.concatenate([slope, share * np.abs(slope)], axis=1))
+        moved = w.add("Gemm", [both, w.add("Concat", [x, w.add("Abs", [x])], axis=0), w.column(constant)])
+        moved = stack.beside(moved, J)
+    else:
+        moved = stack.spread(constant)
+    excess = w.add("Gemm", [weights, w.add("Concat", [z, w.add("Abs", [z])], axis=0), moved])
+    masked = stack.imposed(w.add("Cast", [excess], to=FLOAT))
     # Sets and rows of all pieces, as many of each as the longest has.
     S, R = (max(len(own) for own in listed) for listed in ([p.sets for p in pieces], [p.rows for p in pieces]))
     tables, pulls = np.zeros((P, S, R, J), dtype=np.float32), np.zeros((P, S, k, J))
@@ -214,29 +191,23 @@ def _polyhedra(
         starts = w.constant(S * np.arange(P, dtype=np.int64)[:, None])
         number = w.add("Add", [w.add("ArgMax", [least], axis=1, keepdims=0), starts])
     pull = w.add("Gather", [w.constant(pulls.reshape(P * S, k * J)), number], axis=0)
-    repeated = w.constant(np.tile(weights, (k, 1)).T), w.constant(np.tile(constant, k))
-    shares = w.add("Mul", [pull, w.add("Gemm", [joined, *repeated], transA=1)])  # (P, rows, k x J)
-    back = np.zeros((m, k))
-    back[block.outputs, np.arange(k)] = -block.unit
+    repeated = excess if k == 1 else w.rows(excess, [*range(J)] * k)
+    shares = w.add("Mul", [pull, w.add("Transpose", [repeated])])  # (P, rows, k x J)
     if P == 1:
-        moves, back = [shares], np.repeat(back, J, axis=1)
+        moves, back = [shares], np.repeat(-np.eye(k), J, axis=1)
     else:
         move = w.add("MatMul", [shares, w.constant(np.repeat(np.eye(k), J, axis=0))])
         cost = w.reduced("ReduceSum", w.add("Mul", [move, move]), 2)
         fine = w.add("Greater", [w.reduced("ReduceMax", least, 1), w.constant(np.float32(-_SHORT))])
         moves = _ranked(w, move, w.add("Where", [fine, cost, w.number(_FAR)]), min(P, ranks), k)
-
-    def added(move: str) -> Callable[[str], str]:
-        return lambda answers: _pinned(w, block, w.add("Gemm", [w.constant(back), move, answers], transB=1), m)
-
-    return [added(move) for move in moves]
+        back = -np.eye(k)
+    return [w.add("Gemm", [w.constant(back), move, z], transB=1) for move in moves]
 
 
 def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return for a set of tight rows a table (J, J) and its pull (k, J), from what rows exceed.
+    """Return for a set of tight rows a table (J, J) and its pull (k, J), applied to the excess of the rows.
 
-    The table gives multipliers of the rows in the set, and by how much the others are kept: at the nearest point all
-    are >= 0.
+    The table gives multipliers of the rows in the set, and the slack of the others; at the nearest point all are >= 0.
     """
     J, k = N.shape
     own = np.array(tight, dtype=np.intp)
@@ -248,7 +219,7 @@ def _solution(N: Array, tight: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Rows over one output each: the nearest point between two ends."""
+    """Solve rows over one output each: the nearest point between two ends."""
     k = block.N.shape[1]
     bounds = w.add("Where", [imposed, b, w.number(_FAR)])  # (P, J, rows)
     ends = []
@@ -280,7 +251,7 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple
 
 
 def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple[str, str]:
-    """Many rows: steps of a splitting method; then the point at which the rows that bind are tight."""
+    """Solve many rows by a splitting method; then return the point at which the binding rows are tight."""
     N, (J, k) = block.N, block.N.shape
     sizes = w.product(2 * _ROUNDING * np.abs(N), w.add("Abs", [z]))
     floor = w.add("Add", [sizes, w.add("Mul", [w.add("Abs", [b]), w.number(2 * _ROUNDING)])])
@@ -296,7 +267,7 @@ def _split(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tup
     inner_product = partial(_gram, N)
 
     def descent(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
-        """Conjugate gradients: multipliers at which the tight rows are so."""
+        """Find the multipliers at which the tight rows are tight, by conjugate gradients."""
         multipliers, rest, way = names
         curved = inner.add("Mul", [inner_product(inner, way), tight])
         axes = w.constant(np.array([1], dtype=np.int64))
@@ -338,7 +309,7 @@ def _gram(N: Array, w: Writer, value: str) -> str:
 
 
 def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return points (P, k, rows) near z with N point <= limit, and multipliers: alternating directions."""
+    """Return points (P, k, rows) near z with N point <= limit, and multipliers, by alternating directions."""
     inverse = np.linalg.inv(np.eye(N.shape[1]) + _RHO * N.T @ N)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:
@@ -356,7 +327,7 @@ def _alternated(w: Writer, N: Array, z: str, limit: str, start: str, around: str
 
 
 def _ascended(w: Writer, N: Array, z: str, limit: str, start: str, around: str) -> tuple[str, str]:
-    """Return the same by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
+    """Like `_alternated`, by Nesterov's steps on the multipliers, which only multiply by N: no inverse is stored."""
     length = w.number(1 / float(np.linalg.norm(N, 2)) ** 2)
 
     def step(inner: Writer, names: list[str]) -> tuple[list[str], None, list[str]]:

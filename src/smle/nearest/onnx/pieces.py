@@ -1,4 +1,4 @@
-"""Pieces of an ONNX graph: what is put in front of a head, and what proposes answers to it."""
+"""Parts of an ONNX graph: the model in front of a head, and proposals of answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Backbone"]
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """Nodes that make the embedding (batch, n) from the features (batch, d) or from inputs of their own.
+    """Nodes that make the embedding (batch, n) from the features (batch, d) or from their own inputs.
 
-    `opsets`: the version of each domain whose operators they are.
+    `opsets`: the version of each operator domain they use.
     """
 
     nodes: list[Any]
@@ -23,7 +23,7 @@ class Backbone:
     opsets: dict[str, int] = field(default_factory=lambda: {"": OPSET})
 
     def behind(self, first: Backbone) -> Backbone:
-        """Return the nodes of both, those of the other in front."""
+        """Return the nodes of both, with those of `first` in front."""
         return Backbone(
             [*first.nodes, *self.nodes],
             [*first.initializers, *self.initializers],

@@ -1,4 +1,4 @@
-"""Nodes and constants of ONNX, put down one after the other, for parts of a graph that nothing is proved of."""
+"""Writes ONNX nodes and constants, for unproved parts of a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _PREFIX = "proposals/"
 
 
 class Writer:
-    """Nodes and constants under names of their own; `inside`: the writer of the graph around, whose constants serve."""
+    """Nodes and constants under their own names.
+
+    `inside`: the writer of the enclosing graph, whose constants are shared.
+    """
 
     def __init__(self, prefix: str = _PREFIX, inside: Writer | None = None) -> None:
         self._onnx = require("onnx", "ONNX export")
@@ -34,7 +37,7 @@ class Writer:
         return self.last(op, inputs, f"{self._prefix}{len(self.nodes)}", **attributes)
 
     def last(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Append a node whose output has a name."""
+        """Append a node whose output has the given name."""
         self.nodes.append(self._onnx.helper.make_node(op, list(inputs), [output], **attributes))
         return output
 
@@ -45,7 +48,7 @@ class Writer:
         return names
 
     def constant(self, values: npt.ArrayLike) -> str:
-        """Note a constant; return its name."""
+        """Add a constant; return its name."""
         array = np.ascontiguousarray(values)
         key = (array.dtype.str, np.shape(values), array.tobytes())
         if key not in self._known:
@@ -55,11 +58,11 @@ class Writer:
         return self._known[key]
 
     def number(self, value: float) -> str:
-        """Note a float64 number."""
+        """Add a float64 number."""
         return self.constant(np.float64(value))
 
     def column(self, values: npt.ArrayLike) -> str:
-        """Note float64 numbers, one for each row of a value."""
+        """Add float64 numbers, one for each row of a value."""
         return self.constant(np.asarray(values, dtype=np.float64).reshape(-1, 1))
 
     def rows(self, source: str, places: Sequence[int], axis: int = 0) -> str:
@@ -75,7 +78,7 @@ class Writer:
         return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
 
     def product(self, matrix: npt.NDArray[np.float64], values: str) -> str:
-        """Return matrix @ values, (..., columns, rows) -> (..., rows of the matrix, rows); few numbers term by term."""
+        """Return matrix @ values, (..., columns, rows) -> (..., rows of the matrix, rows); sparse ones term by term."""
         forms = [dict(zip(np.flatnonzero(row).tolist(), row[row != 0].tolist(), strict=True)) for row in matrix]
         if not is_sparse(forms, matrix.shape[1]):
             return self.add("MatMul", [self.constant(matrix), values])
@@ -87,7 +90,7 @@ class Writer:
         return self.reduced("ReduceSum", self.add("Mul", [picked, self.constant(factors)]), -3)
 
     def any_of(self, values: str, lists: Sequence[Sequence[int]], axis: int = 0) -> str:
-        """Return the largest of some rows of values that are 0 or 1, for each list; 0 for an empty one."""
+        """Return, for each list, the largest of some rows of values that are 0 or 1; 0 for an empty list."""
         longest = max(1, *map(len, lists))
         zero = self.add("Sub", [self.rows(values, [0], axis), self.rows(values, [0], axis)])
         padded = self.add("Concat", [zero, values], axis=axis)
@@ -95,14 +98,12 @@ class Writer:
         picked = self.add("Gather", [padded, self.constant(np.array(places, dtype=np.int64))], axis=axis)
         return self.reduced("ReduceMax", picked, axis + 1)
 
-    def placed(self, outputs: npt.NDArray[np.intp], values: str) -> Callable[[str], str]:
-        """Return what puts values (k, rows) in the place of some outputs of answers (m, rows)."""
-
-        def put(answers: str) -> str:
-            places = self.constant(np.asarray(outputs, dtype=np.int64)[:, None])
-            return self.add("ScatterND", [answers, places, values])
-
-        return put
+    def placed(self, places: npt.NDArray[np.intp], values: str, among: str, count: int | None = None) -> str:
+        """Put values (k, rows) in the place of some of `count` others (count, rows)."""
+        if len(places) != count:
+            return self.add("ScatterND", [among, self.constant(np.asarray(places, dtype=np.int64)[:, None]), values])
+        order = np.argsort(places)
+        return values if (order == np.arange(len(order))).all() else self.rows(values, order.tolist())
 
     def loop(
         self,
@@ -114,11 +115,11 @@ class Writer:
         scans: Sequence[int] = (),
         start: str | None = None,
     ) -> list[str]:
-        """Run a body so many times. Return the last values that it carries, then what it noted at each step, stacked.
+        """Run a body a number of times. Return the last carried values, then what it noted at each step, stacked.
 
-        The body returns the next values, whether to go on (None: always), and what it notes. `carries`: kinds of the
-        values, numbers if nothing is said; `scans`: kinds of the notes; `start`: whether to begin. `Writer.step` of
-        its writer has the number of the step.
+        The body returns the next values, whether to continue (None: always), and its notes. `carries`: kinds of the
+        values, by default numbers; `scans`: kinds of the notes; `start`: whether to begin. `Writer.step` of its writer
+        is the number of the step.
         """
         helper = self._onnx.helper
         inner = Writer(f"{self._prefix}{len(self.nodes)}/loop/", self)

@@ -1,7 +1,7 @@
-"""A safe affine answer y0 + Y x for a cell, with room around it: where heads start, and what serves in place of NaN.
+"""Find a safe affine answer y0 + Y x for a cell, with room around it. Heads start there, and it is served for NaN.
 
-It is the center of the safe heads without embedding (`projection.safe_center`): literals are chosen, and a linear
-program finds the answer with the most room, then the one nearest to a wish that keeps half of it.
+It is the center of the safe heads without an embedding (`projection.safe_center`): choose literals, find the answer
+with the most room by a linear program, then the one nearest to a wish that keeps half of that room.
 """
 
 from __future__ import annotations
@@ -29,18 +29,10 @@ Array = npt.NDArray[np.float64]
 def find_center(
     spec: Specification, cells: Cells, cell: int, *, prefer: npt.ArrayLike | None = None
 ) -> tuple[Array, Array | None]:
-    """Return an affine answer (y0, Y) that is proved to obey the rules of a cell as float32 numbers, with room.
+    """Return an affine answer (y0, Y), proved in float32 to obey the rules of a cell with room.
 
-    Shapes: y0 (m,), Y (m, d); Y is None where the rules mention no inputs.
-
-    Args:
-        spec: The specification.
-        cells: Its cells.
-        cell: Position in `cells`.
-        prefer: A point (m,) to stay near, such as the mean of the training targets (logits for labels).
-
-    Raises:
-        NotCertifiedError: If none was found.
+    Shapes: y0 (m,), Y (m, d); Y is None where the rules mention no inputs. `prefer` (m,) is a point to stay near, such
+    as the mean of the training targets (logits for labels). Raises NotCertifiedError if none was found.
     """
     m, d = len(spec.targets), len(spec.columns)
     wish = np.zeros(m) if prefer is None else np.asarray(prefer, dtype=np.float64).reshape(m)
@@ -62,9 +54,9 @@ def _zeros(*shape: int) -> npt.NDArray[np.float32]:
 
 
 def _with_signs(spec: Specification, rules: Sequence[CNF], wish: Array, *, prefers: bool) -> Array:
-    """Give labels the signs that satisfy all clauses and exclusions among labels, as near to the wish as can be.
+    """Give labels signs that satisfy all clauses and exclusions among labels, as near to the wish as possible.
 
-    Labels that no clause mentions are off unless wanted, and compatible with others that are wanted more.
+    Labels that no clause mentions stay off unless they are wanted and compatible with the labels wanted more.
     """
     labels = label_columns(spec)
     clauses = []
@@ -87,12 +79,12 @@ def _with_signs(spec: Specification, rules: Sequence[CNF], wish: Array, *, prefe
         [[(int(place[label]), on) for label, on in clause] for clause in clauses],
     )[0]
     sides = np.full(len(wish), -1.0)
-    sides[chosen] = np.where(pattern > 0.5, 1.0, -1.0)  # NaN (no pattern at all) counts as off
+    sides[chosen] = np.where(pattern > 0.5, 1.0, -1.0)  # NaN means that no pattern exists; count it as off
     return np.where(mentioned, sides * np.maximum(sides * wish, 1.0), wish)
 
 
 def _compatible(wanted: npt.NDArray[np.intp], weights: Array, pairs: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Choose wanted labels without an exclusion among them, heaviest first. Returns a mask (m,)."""
+    """Pick wanted labels that do not exclude each other, heaviest first. Returns a mask (m,)."""
     keep = np.zeros(len(weights), dtype=bool)
     candidate = np.zeros(len(weights), dtype=bool)
     candidate[wanted] = True
@@ -117,9 +109,9 @@ def _refuse(spec: Specification, cells: Cells, cell: int) -> NoReturn:
 
 
 def _without_bits(spec: Specification, cells: Cells) -> str:
-    """Name the rules that bind every head because the regions overlap in more ways than there may be heads."""
+    """Name the rules that bind every head because the regions overlap in more ways than heads are allowed."""
     regions = [r for r, rows in enumerate(cells.regions) if rows and r not in cells.gated]
-    if not regions or not cells.gated:  # no gate at all is what was asked for
+    if not regions or not cells.gated:  # there was no gate from the start
         return ""
     names = sorted({spec.rules[rule].name for r in regions for rule in cells.rules[r]})
     listed = ", ".join(f"'{name}'" for name in names)

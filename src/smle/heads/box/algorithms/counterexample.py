@@ -1,18 +1,19 @@
-"""Strongest counterexamples by the paper's two objectives, faster than its MILPs and with the same optimum.
+"""Strongest counterexamples by the paper's two objectives: the same optimum as its MILPs, found faster.
 
 * Linear inequalities (equation polytopes_counter): maximize sum_k max(0, R_k y - r_k), rows as the user stated them.
-  The sum of positive parts is the largest sum over a subset of rows, so a few closed forms or LPs, one per subset, find
-  the same optimum. Many rows are left to the MILP.
-* Exclusions (equation mutex_counter): maximize I_hk min(y_h, y_k) over pairs. For one pair that is a linear program;
-  its dual bound is cheap for all pairs at once, and only pairs whose bound beats the best value so far are solved.
-* Per clause: maximize min_j (literal_j), one LP, whose multipliers prove the clause where the maximum is negative.
+  The sum of positive parts is the largest sum over a subset of rows, so one closed form or LP per subset finds the same
+  optimum. Many rows are left to the MILP.
+* Exclusions (equation mutex_counter): maximize I_hk min(y_h, y_k) over pairs. For one pair this is a linear program.
+  Its dual bound is cheap for all pairs at once, and only pairs whose bound beats the best value so far are solved.
+* Per clause: maximize min_j (literal_j) by one LP, whose multipliers prove the clause if the maximum is negative.
 
-Where affine bounds cross, a unit lies in [l, max(l, u)], and the maximum of a row is that of a convex function of x. It
-is at a vertex of the region. Where there are too many of them, units are settled one after the other, at l or below u,
-until the line above max(l, u) costs nothing where the maximum is (branch and bound). Either way the optimum is that of
-the paper's MILP with its B_i. No rounding is considered:
-these are the paper's problems over real numbers; callers put the tolerance of its supplement into h. The MILPs are
-in studies/formulations.py.
+Where affine bounds cross, a unit lies in [l, max(l, u)], so the maximum of a row is that of a convex function of x, at
+a vertex of the region. If there are too many vertices, branch and bound settles units one by one, at l or below u,
+until the line above max(l, u) costs nothing at the maximum. Either way the optimum is that of the paper's MILP with its
+B_i.
+
+Rounding is ignored: these are the paper's problems over real numbers, and callers put the tolerance of its supplement
+into h. The MILPs are in studies/formulations.py.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ Array = npt.NDArray[np.float64]
 Pairs = npt.NDArray[np.int32]
 
 _SUBSET_ROWS = 12
-"""Up to this many rows all subsets are tried."""
+"""Try all subsets of up to this many rows."""
 
 _MILP_SECONDS = 30.0
 _MOST_CASES = 5_000
-"""Cases of units that cross, beyond which the MILP takes over."""
+"""Use the MILP beyond this many cases of crossing units."""
 _GAIN = 1e-10
-"""A case that could add less than this share is closed."""
+"""Close a case that could gain less than this share."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counterexample:
-    """A point (x, z) of the over-approximation and its strength; `violated` are row numbers, or one pair (h, k)."""
+    """A point (x, z) of the over-approximation with its strength; `violated` has row numbers, or one pair (h, k)."""
 
     x: Array
     z: Array
@@ -56,7 +57,7 @@ class Counterexample:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The outcome of a search: a counterexample; or none, if `status` is OPTIMAL; or no answer.
+    """The outcome of a search: a counterexample, none (if `status` is OPTIMAL), or no answer.
 
     `strongest` is False where a stronger one may exist: the MILP ran out of time, or bounds by a network were relaxed.
     """
@@ -68,15 +69,15 @@ class Search:
 
     @property
     def none_exists(self) -> bool:
-        """Whether the search ended and found nothing (a solver's word, not a proof)."""
+        """Whether the search finished and found nothing. This is a solver's claim, not a proof."""
         return self.found is None and self.status is Status.OPTIMAL
 
 
 def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Search:
     """Maximize the sum of positive violations of single-literal rows.
 
-    Only rows that can be violated at all take part. Up to 12 of them all subsets are tried; beyond that HiGHS solves
-    the paper's MILP. A counterexample has a strength > 0.
+    Only rows that can be violated take part. All subsets of up to 12 of them are tried; beyond that HiGHS solves the
+    paper's MILP. A counterexample has a strength > 0.
     """
     at_vertices = envelope.crossing is not None and support.vertices is not None
     if at_vertices and support.vertices is not None:
@@ -113,7 +114,7 @@ def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBo
 def _vertex_values(sums: Literals, head: HeadNumbers, envelope: WidenedBox, points: Array) -> Array:
     """Return the largest excess of each row at each point, where units cross. Shapes: rows (k), points (v, d): (k, v).
 
-    It is convex in x, so that its maximum over a region is at a vertex.
+    It is convex in x, so its maximum over a region is at a vertex.
     """
     crossing = envelope.crossing
     assert crossing is not None
@@ -130,9 +131,9 @@ def _vertex_values(sums: Literals, head: HeadNumbers, envelope: WidenedBox, poin
 def _settling(
     rows: Literals, sums: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
 ) -> Search | None:
-    """Maximize sums of rows where units cross; None: there were too many cases.
+    """Maximize sums of rows where units cross, or return None if there are too many cases.
 
-    The points (x, z) of all cases are candidates; a case whose bound is not above the best of them is closed.
+    The points (x, z) of all cases are candidates; a case is closed once its bound does not exceed the best candidate.
     """
     crossing = envelope.crossing
     assert crossing is not None
@@ -183,7 +184,8 @@ def _by_milp(
 ) -> Search:
     """Solve the paper's MILP over x, z, the violation of every row that can be broken, and whether it is.
 
-    Its violated rows are then summed and maximized in closed form: what is returned has no solver's tolerance in it.
+    The rows it finds violated are then summed and maximized in closed form, so the result is free of the solver's
+    tolerance.
     """
     lowest, x, _ = _maxima(Literals(-rows.g, -rows.s, -rows.h, rows.strict), head, envelope, support)
     if np.isnan(x).any():
@@ -197,7 +199,7 @@ def _by_milp(
     L = np.zeros((n, d)) if envelope.lower_slope is None else envelope.lower_slope
     low, high, oblique = support.region.tight_box()
     A, a = support.region.A[oblique], support.region.a[oblique]
-    # Columns: x, z, B_i, violations, whether they count. Violations are measured in what the row can reach.
+    # Columns: x, z, B_i, violations, whether they count. Violations are measured relative to what the row can reach.
     blocks = [
         (np.hstack([A, np.zeros((len(a), n + b + 2 * k))]), a),
         *((np.hstack([-slope, units[at], sides, none[at], none[at]]), offset) for at, slope, sides, offset in tops),
@@ -238,9 +240,9 @@ def _by_milp(
 
 
 def _milp_tops(envelope: WidenedBox, d: int) -> tuple[list[tuple[npt.NDArray[np.intp], Array, Array, Array]], Array]:
-    """Return the rows `z <= max(l, u)` as (units, slope, columns of B, offset), and the columns of B alone.
+    """Return the rows `z <= max(l, u)` as (units, slope, columns of B, offset), and the columns of B.
 
-    For units that cross in a part of the region, z <= u + high B and z <= l - low (1 - B); B = 0 leaves l <= z <= u.
+    For units that cross in part of the region, z <= u + high B and z <= l - low (1 - B); B = 0 leaves l <= z <= u.
     """
     n, crossing = len(envelope.upper), envelope.crossing
     slope = np.zeros((n, d)) if envelope.upper_slope is None else envelope.upper_slope
@@ -260,14 +262,14 @@ def _milp_tops(envelope: WidenedBox, d: int) -> tuple[list[tuple[npt.NDArray[np.
 def _maxima(
     rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
 ) -> tuple[Array, Array, Array]:
-    """Return (maximum of each row's excess, where, direction in z)."""
+    """Return each row's largest excess, the point where it occurs, and the direction in z."""
     v, c, offset = slopes_and_offsets(rows, head, envelope)
     top, x = support.largest(c)
     return top + offset, x, v
 
 
 def counterexample_at(rows: Literals, head: HeadNumbers, x: Array, z: Array) -> Counterexample | None:
-    """Return the point (x, z) with its strength as the paper measures it, None if it breaks no row."""
+    """Return the point (x, z) with its strength as the paper measures it, or None if it breaks no row."""
     y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
     excess = rows.g @ y + rows.s @ x - rows.h
     violated = tuple(int(k) for k in np.flatnonzero(excess > 0))

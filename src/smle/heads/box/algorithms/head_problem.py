@@ -1,4 +1,4 @@
-"""Everything that must hold for one head: its clauses, exclusions and regions, ready for optimization."""
+"""The obligations of one head, ready for optimization: its clauses, exclusions and regions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["HeadProblem", "RegionObligations"]
 Array = npt.NDArray[np.float64]
 
 _PAIRS_AT_ONCE = 500
-"""Up to this many exclusions take part from the start; beyond it they enter when they are found broken."""
+"""Include up to this many exclusions from the start; more are added when found broken."""
 
 
 @dataclass(frozen=True, eq=False)
 class RegionObligations:
-    """The clauses and exclusions that are proved over one region, with the box of the embedding there.
+    """The clauses and exclusions to prove over one region, with the box of the embedding there.
 
-    `stated`: the literals as the user stated them, in which the paper measures counterexamples.
+    `stated` holds the literals as the user stated them; the paper measures counterexamples in these units.
     """
 
     region: Region
@@ -48,17 +48,17 @@ class RegionObligations:
 
     @property
     def crosses(self) -> bool:
-        """Whether affine bounds cross in a part of the region."""
+        """Whether affine bounds cross in part of the region."""
         crossing = self.envelope.crossing
         return crossing is not None and len(crossing.open) > 0
 
 
 @dataclass(eq=False)
 class HeadProblem:
-    """The obligations of one head. `pairs` collects exclusions that were found broken on the way.
+    """The obligations of one head. `pairs` collects exclusions found broken so far.
 
-    Under bounds by networks every region is cut into boxes, and exclusions are clauses like others. Where affine bounds
-    cross, `pieces` are the parts of the regions in which each unit does or does not.
+    With bounds by networks, every region is cut into boxes, and exclusions are treated as clauses. Where affine bounds
+    cross, `pieces` are the parts of the regions in which each unit crosses or does not.
     """
 
     bounds: Bounds | NetworkBounds
@@ -73,7 +73,7 @@ class HeadProblem:
 
     @classmethod
     def of(cls, over: FrozenHeads, spec: Specification, cells: Cells, head: int) -> HeadProblem:
-        """Collect the obligations of a head; regions that are proved empty are left out."""
+        """Collect the obligations of a head, leaving out regions proved empty."""
         domain, rows = Domain.of(spec), enlarged_rows(cells, spec)
         m, d = len(spec.targets), len(spec.columns)
         envelope = WidenedBox.of(over.bounds, domain)
@@ -129,18 +129,18 @@ class HeadProblem:
 
     @cached_property
     def _pair_places(self) -> list[tuple[RegionMaximum, WidenedBox]]:
-        """Where exclusions are asked for in optimization: everywhere, or in the pieces if bounds cross."""
+        """The places where optimization requires exclusions: everywhere, or each piece if bounds cross."""
         if self.envelope.crossing is None:
             return [(RegionMaximum(self.whole), self.envelope)]
         return [(part.support, part.envelope) for part in self.pieces if len(part.exclusions)]
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
-        """Let exclusions take part in the optimization from now on."""
+        """Include these exclusions in the optimization from now on."""
         self.pairs.update((int(h), int(k)) for h, k in pairs)
 
     @property
     def several(self) -> bool:
-        """Whether a clause has more than one literal (then weights are a choice)."""
+        """Whether some clause has more than one literal, so that weights must be chosen."""
         return bool(self.pairs) or any(
             len(part.exclusions) or any(len(c.literals) > 1 for c in part.clauses) for part in self.parts
         )
@@ -154,7 +154,7 @@ class HeadProblem:
         return HeadNumbers.of(head, self.envelope, self.domain)
 
     def safe(self, head: Head, margin: float = 0.0) -> bool:
-        """Whether every obligation is proved with at least the given margin; notes the pairs that are not."""
+        """Return whether every obligation is proved with at least this margin, and note the pairs that are not."""
         good = head.fallback is None or self.fallback_safe(head.fallback)
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)
@@ -173,12 +173,11 @@ class HeadProblem:
         return good
 
     def _proved(self, clause: Clause, head: Head, cases: Cases[Any], margin: float) -> bool:
-        """Whether a clause is proved case by case."""
         verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
         return isinstance(verdict, Holds) and verdict.margin > margin
 
     def _items(self) -> list[tuple[Literals, RegionMaximum, WidenedBox]]:
-        """Return what optimization asks for: clauses first, then the pairs noted so far, over every piece."""
+        """Return the obligations of the optimization: clauses, then the pairs noted so far, over every piece."""
         items = [(literals, part.support, part.envelope) for part in self.pieces for literals in part.literals]
         return items + [(self._pair(*pair), *place) for pair in sorted(self.pairs) for place in self._pair_places]
 
@@ -218,8 +217,8 @@ class HeadProblem:
     ) -> list[RobustRow]:
         """Return the combinations of literals as robust rows, rounding margin included.
 
-        The margin is that of `head` doubled (parameters move), at least a tenth of that of `first`, plus a share of
-        the terms for the solver and for rounding the parameters to float32.
+        The margin is twice that of `head`, since parameters move, and at least a tenth of that of `first`, plus a share
+        of the terms for the solver and for rounding the parameters to float32.
         """
         numbers = self.numbers(head)
         if first is not None:
@@ -244,7 +243,7 @@ class HeadProblem:
         return Literals.of_pairs(np.array([h, k]), self.outputs, len(self.domain.low))
 
     def row_excess(self, rows: Sequence[RobustRow], theta: Array, layout: Layout) -> Array:
-        """Return how much each row is exceeded by a head in float64 (positive: violated), without rounding."""
+        """Return by how much a float64 head exceeds each row (positive: violated), ignoring rounding."""
         W, V, b = layout.unpack(theta)
         plain = HeadNumbers(W, V, b, np.zeros(len(b)), np.zeros(len(b)))
         excess = np.empty(len(rows))
@@ -263,14 +262,14 @@ class HeadProblem:
             envelope = own if isinstance(own, WidenedBox) else self.envelope
             worst = worst_case(stack, plain, envelope, supports[key])
             scale = np.array([rows[k].margin for k in members])
-            # What is left of a row's own margin covers a violation as small as this.
+            # The rest of the row's own margin covers a violation this small.
             excess[members] = worst.bound - 0.01 * scale
         return excess
 
     def vertex_weights(self, head: Head) -> list[Array] | None:
-        """Pick one literal per clause such that some constant output satisfies them all; None if there is none.
+        """Pick one literal per clause such that some constant output satisfies them all, or return None.
 
-        Stay near the head's output at the center of box and domain, with some room in each literal chosen.
+        Stays near the head's output at the center of box and domain, with some room in each chosen literal.
         """
         y = self.central_output(head).astype(np.float64)
         items = [(literals, support) for literals, support, _ in self._items()]
@@ -288,7 +287,7 @@ class HeadProblem:
         return [np.eye(len(literals.h))[c] for c, (literals, _) in zip(found - first, items, strict=True)]
 
     def fallback_safe(self, fallback: npt.NDArray[np.float32]) -> bool:
-        """Whether a constant output keeps all rules that bind this head."""
+        """Return whether a constant output satisfies all rules that bind this head."""
         y = fallback.astype(np.float64)
         for part in self.parts:
             if (fallback[part.exclusions] >= 0).all(axis=1).any():

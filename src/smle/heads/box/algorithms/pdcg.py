@@ -1,13 +1,13 @@
 """Projection with delayed constraint generation: the paper's Algorithm 1, for linear rules, exclusions and any CNF.
 
-Strongest counterexample, FIFO memory of n_xs points (x, z), nearest head over the memory, at most n_it times. Over the
-memory linear rules give a QP (equation polytopes_projection) and exclusions an MIQP (equation mutex_projection).
+Each of at most n_it iterations finds the strongest counterexample, adds it to a FIFO memory of n_xs points (x, z), and
+projects to the nearest head over the memory: a QP for linear rules (equation polytopes_projection), an MIQP for
+exclusions (equation mutex_projection).
 
-With P the identity and few rows the QP is solved through its dual, whose size is the number of rows, and the MIQP by
-branching on which literal of a broken clause is to hold: the same optimum as the paper's big-M formulation
-(studies/formulations.py). Tolerances follow the supplement: the projection is asked for slightly
-more than the search checks, in the units of the rows as stated. The rounding of the deployed float32 program counts as
-part of the tolerance.
+With P the identity and few rows, the QP is solved through its dual, whose size is the number of rows, and the MIQP by
+branching on which literal of a broken clause shall hold: the same optimum as the paper's big-M formulation
+(studies/formulations.py). Following the supplement, the projection is asked for slightly more than the search checks,
+in the units of the rows as stated. Rounding of the deployed float32 program counts as part of the tolerance.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ Row = tuple[int, Array, float]
 """(point of the memory, g (m,), right): g.y <= right there."""
 
 Finder = Callable[[Head, HeadProblem], tuple[Search, int]]
-"""Returns the outcome of a search for a counterexample, and the part of the obligations that it breaks."""
+"""Search for a counterexample; return the outcome, and the part of the obligations it breaks."""
 
 Projector = Callable[[Head, "Memory", HeadProblem], Solution]
-"""Returns the nearest parameters, as `Head.vector`, for which no point of the memory is a counterexample."""
+"""Return the nearest parameters, as `Head.vector`, for which no point of the memory is a counterexample."""
 
 COSTS = ("squared", "absolute")
 
 _LARGEST = 1e30
-"""Weights beyond are not taken over: their products are no numbers of float32."""
-_NODES = 400  # choices of literals that a projection looks at
+"""Reject weights beyond this: their products overflow float32."""
+_NODES = 400  # choices of literals that a projection tries
 
 
 @dataclass(frozen=True, eq=False)
 class Pdcg:
     """The outcome of a run.
 
-    * `head`: the last one, projected or not, whether the run succeeded or failed.
-    * `succeeded`: a search found no counterexample (rounding included). `reason`: why it failed.
-    * `iterations`: projections made. `counterexamples`: what was found, in order.
+    * `head`: the last head, projected or not, whether or not the run succeeded.
+    * `succeeded`: a search found no counterexample, rounding included. `reason`: why the run failed.
+    * `iterations`: projections made. `counterexamples`: those found, in order.
     """
 
     head: Head
@@ -92,7 +92,7 @@ class Memory:
     points: deque[tuple[Array, Array, int]] = field(default_factory=deque)
 
     def append(self, x: Array, z: Array, part: int) -> None:
-        """Add a point; the oldest one leaves when the memory is full."""
+        """Add a point, dropping the oldest if the memory is full."""
         if len(self.points) == self.size:
             self.points.popleft()
         self.points.append((x, z, part))
@@ -105,23 +105,21 @@ def run_pdcg(
     """Run Algorithm 1 on one head.
 
     The k-th projection starts from the (k-1)-th head. The paper leaves open whether it starts from the given head
-    instead, but reports that one counterexample in memory was enough; anchored, one is never enough where two corners
-    of the box matter, since what the last projection mended is forgotten by the next.
+    instead, but reports that one counterexample in memory was enough. When `anchored`, one is not enough if two corners
+    of the box matter: each projection forgets what the last one repaired.
 
     Args:
         head: The head to project.
         problem: Its obligations.
         n_it: Largest number of iterations.
         n_xs: Size of the memory.
-        tolerance: What the projection leaves free in every literal, in its own units.
+        tolerance: Slack that the projection keeps in every literal, in its own units.
         memory: Counterexamples of an earlier run to start with (the paper starts with none).
-        anchored: Project the given head each time: ends at the nearest safe head if the memory holds all it needs.
-        cost: What a projection minimizes: the `squared` distance of the paper, or the `absolute` one, which is linear.
-        search: How to look for a counterexample; None: `strongest_counterexample`. Where it says that there is none,
-            the run ends with success.
-        projection: How to project over the memory; None: `memory_projection`. With a search it is a grounding of your
-            own: any predicate over what a head reaches.
-
+        anchored: Project the given head each time. Ends at the nearest safe head if the memory is large enough.
+        cost: The distance to minimize: `squared` as in the paper, or `absolute`, which is linear.
+        search: Finds a counterexample; by default `strongest_counterexample`. The run succeeds once it finds none.
+        projection: Projects over the memory; by default `memory_projection`. Together with `search`, this grounds any
+            predicate over the outputs a head reaches.
     """
     current, found = head, list[Counterexample]()
     points = Memory(n_xs) if memory is None else memory
@@ -191,7 +189,7 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
 
 
 def memory_features(points: Memory, head: Head) -> Array:
-    """Return (z, x if it passes through, 1) for every point, (points, parameters per output)."""
+    """Return (z, x if it passes through, 1) for every point. Shape (points, parameters per output)."""
     rows = []
     for x, z, _ in points.points:
         rows.append(np.concatenate([z, [1.0]]) if head.V is None else np.concatenate([z, x, [1.0]]))
@@ -201,7 +199,7 @@ def memory_features(points: Memory, head: Head) -> Array:
 def memory_clauses(
     points: Memory, problem: HeadProblem, *, like: Head, tolerance: float
 ) -> list[tuple[int, Array, Array]]:
-    """Return what must hold at the points: (point, g (k, m), right (k,)), one of k literals `g.y <= right`."""
+    """Return the clauses at the points as (point, g (k, m), right (k,)): one literal `g.y <= right` must hold."""
     numbers = problem.numbers(like)
     required = []
     for i, (x, _, p) in enumerate(points.points):
@@ -219,11 +217,11 @@ def memory_clauses(
 def memory_projection(
     head: Head, points: Memory, problem: HeadProblem, *, like: Head, tolerance: float, cost: str = "squared"
 ) -> Solution:
-    """Return the nearest parameters that satisfy every clause at every point of the memory, as `Head.vector`.
+    """Return the nearest parameters, as `Head.vector`, that satisfy every clause at every point of the memory.
 
-    Single literals are rows of the root; a broken clause with several literals is branched on. Reaching the node
-    limit gives LIMIT, with the best parameters found so far; points that no head satisfies give INFEASIBLE. `like`: the
-    head whose rounding errors count.
+    Single literals are rows of the root; a broken clause with several literals is branched on. At the node limit the
+    status is LIMIT, with the best parameters found so far; points that no head satisfies give INFEASIBLE. The rounding
+    errors are those of `like`.
     """
     features, theta = memory_features(points, head), head.vector().reshape(problem.outputs, -1)
     nearest = _Squared(theta, features) if cost == "squared" else _Absolute(theta, features)
@@ -237,10 +235,10 @@ def memory_projection(
         settled = {c: (i, g[j], float(right[j])) for c, j in chosen for i, g, right in (choices[c],)}
         found = nearest([*root, *settled.values()])
         if found.x is None:
-            failed = found if failed.status is Status.INFEASIBLE else failed  # all branches have to be infeasible
+            failed = found if failed.status is Status.INFEASIBLE else failed  # infeasible only if all branches are
             return None
         y = features @ found.x.reshape(theta.shape).T
-        # Settled clauses have a literal among the rows: it holds up to the solver's tolerance.
+        # A settled clause has a literal among the rows, which holds up to the solver's tolerance.
         excess = {c: g @ y[i] - right for c, (i, g, right) in enumerate(choices) if c not in settled}
         worst = max(excess, key=lambda c: float(excess[c].min()), default=None)
         if worst is None or excess[worst].min() <= 1e-12:
@@ -278,7 +276,7 @@ class _Squared:
             return Solution(Status.OPTIMAL, x=self.theta.reshape(-1), objective=0.0)
         nu, working = np.zeros(len(rows)), np.flatnonzero(left > 0)
         for _ in range(100):
-            # Only rows that were violated at some time take part: most rows of the memory are idle.
+            # Only rows that were violated at some point take part: most rows of the memory are idle.
             block = (g[working] @ g.T) * gram[np.ix_(point[working], point)] * scale[working, None] * scale
             found = _dual(block[:, working], (excess * scale)[working] / size)
             if found.x is None:
@@ -298,7 +296,7 @@ class _Squared:
         return Solution(Status.OPTIMAL, x=moved.reshape(-1), objective=0.5 * float(nu @ (excess * scale - left)))
 
     def _unsolved(self, rows: Sequence[Row], found: Solution) -> Solution:
-        """Say INFEASIBLE where a linear program does: solvers of the dual, which is unbounded then, run into limits."""
+        """Return INFEASIBLE if a linear program does; solvers of the dual, then unbounded, run into limits."""
         asked = _Absolute(self.theta, self.features)(rows)
         return asked if asked.status is Status.INFEASIBLE else found
 
@@ -315,14 +313,14 @@ def _dual(K: Array, right: Array) -> Solution:
     )
     found = solve(program)
     if found.x is None:
-        # An unbounded dual is an infeasible set of rows.
+        # An unbounded dual means that the rows are infeasible.
         status = Status.INFEASIBLE if found.status is Status.UNBOUNDED else found.status
         return Solution(status, message=found.message)
     return found
 
 
 class _Absolute:
-    """Minimize |theta' - theta|_1 s.t. g.y_i <= right: one linear program in the moves up and down."""
+    """Minimize |theta' - theta|_1 s.t. g.y_i <= right, as one linear program in the moves up and down."""
 
     def __init__(self, theta: Array, features: Array) -> None:
         self.theta, self.features = theta, features

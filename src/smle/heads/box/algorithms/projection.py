@@ -1,10 +1,10 @@
 """Exact projection: the nearest head that is proved safe, by one convex quadratic program per cell.
 
-For given weights lambda on the literals of each clause the safe heads form a polyhedron (`robust`), so the nearest
-one is a QP. The rounding margin of the deployed float32 program is inside the constraints; the optimum is rounded to
-float32, drawn back toward a strictly safe center if that is needed, and judged again by `verify`. For clauses with
-several literals the weights and the head take turns; the distance never increases. The paper's own projection is in
-`pdcg`, the best safe head for given data in `refit`.
+For given weights lambda on the literals of each clause, the safe heads form a polyhedron (`robust`), so the nearest one
+is a QP. The rounding margin of the deployed float32 program is part of the constraints. The optimum is rounded to
+float32, moved toward a strictly safe center if needed, and judged again by `verify`. For clauses with several literals,
+weights and head are optimized in turn; the distance never increases. The paper's own projection is in `pdcg`, the best
+safe head for given data in `refitting`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["HeadResult", "Objective", "Projection", "nearest_safe_head", "projec
 Array = npt.NDArray[np.float64]
 
 _SOLVER_SHARE = 1e-8
-"""Share of a row's terms that is kept free for the feasibility tolerance of the QP solver."""
+"""Share of a row's terms reserved for the feasibility tolerance of the QP solver."""
 
-_USUAL = 1e4  # limits up to this size, and down to one over it, are left in their own unit
+_USUAL = 1e4  # rescale only if limits are larger than this, or smaller than one over it
 _PAIR_ROUNDS = 20
 
 
@@ -47,7 +47,7 @@ class Objective:
 
     @classmethod
     def distance(cls, theta: Array) -> Objective:
-        """Half the squared distance to given parameters."""
+        """Return half the squared distance to given parameters."""
         return cls(sparse.identity(len(theta), format="csr"), -theta, 0.5 * float(theta @ theta))
 
     def value(self, theta: Array) -> float:
@@ -55,13 +55,13 @@ class Objective:
         return float(0.5 * (theta @ (self.P @ theta)) + self.q @ theta) + self.constant
 
     def minimum(self) -> Array:
-        """Return the parameters at which it is least, where nothing holds them back."""
+        """Return the unconstrained minimizer."""
         return np.asarray(spsolve(self.P.tocsc(), -self.q))
 
 
 @dataclass(frozen=True, eq=False)
 class HeadResult:
-    """A float32 head and the objective there; or None, and the reason why none was found."""
+    """A float32 head and its objective, or None and the reason."""
 
     head: Head | None
     value: float = float("nan")
@@ -70,7 +70,7 @@ class HeadResult:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A projected over-approximation, the verdicts about it, and the result of every head (None: free cell)."""
+    """Projected heads, their verdicts, and the result for each head (None for the free cell)."""
 
     over: FrozenHeads
     verdicts: Verdicts
@@ -78,7 +78,7 @@ class Projection:
 
     @property
     def distance(self) -> float:
-        """Euclidean distance that the parameters moved, over all heads."""
+        """Euclidean distance the parameters moved, over all heads."""
         return float(np.sqrt(sum(2 * max(0.0, r.value) for r in self.heads if r is not None)))
 
     @property
@@ -90,14 +90,13 @@ class Projection:
 def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: float = 0.0) -> Projection:
     """Return the nearest safe heads (squared Euclidean distance of the parameters), cell by cell.
 
-    A head that is safe already (with the asked margin) is returned as it is.
+    A head that is already safe with the given margin is returned unchanged.
 
     Args:
         over: What to project.
         spec: What must hold.
         cells: Its regions and cells.
         margin: Extra room to keep in every clause, in the units of its left-hand sides.
-
     """
     results = tuple(
         None if head is None else nearest_safe_head(head, HeadProblem.of(over, spec, cells, c), margin=margin)
@@ -112,7 +111,7 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
 
 
 def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0) -> HeadResult:
-    """Return the nearest safe head to a given one; the head itself if it is safe already."""
+    """Return the safe head nearest to a given one, which is itself if it is safe."""
     if problem.safe(head, margin):
         return HeadResult(head, 0.0)
     return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin)
@@ -123,21 +122,21 @@ def safe_head(
 ) -> HeadResult:
     """Minimize a convex quadratic function of a head's parameters over the safe heads.
 
-    Weights lambda start from the best ones at `current`; after each QP they are the best ones at its optimum.
-    If `current` is safe, the result is never worse than it (up to rounding). `rounds`: the largest number of such
-    turns, which only clauses with several literals need.
+    Weights lambda start as the best ones at `current`; after each QP they are the best ones at its optimum. If
+    `current` is safe, the result is never worse (up to rounding). `rounds` limits the QPs; only clauses with several
+    literals need more than one.
     """
     for _ in range(_PAIR_ROUNDS):
         known = len(problem.pairs)
         result = _take_turns(objective, problem, current=current, margin=margin, rounds=rounds)
-        # Exclusions enter when they are found broken; without new ones there is nothing to repeat.
+        # Exclusions are added when found broken; without new ones, repeating changes nothing.
         if result.head is not None or len(problem.pairs) == known:
             return result
     return result
 
 
 def _take_turns(objective: Objective, problem: HeadProblem, *, current: Head, margin: float, rounds: int) -> HeadResult:
-    """Alternate between weights and head until the objective stops falling."""
+    """Optimize weights and head in turn until the objective stops falling."""
     layout = problem.layout(current)
     safe = problem.safe(current, margin)
     weights = problem.weights(current)
@@ -182,7 +181,7 @@ def _optimum(
     first: Head,
     margin: float,
 ) -> _Optimum | Solution:
-    """Solve the QP at given weights, again if the optimum outgrows the rounding margin that was assumed."""
+    """Solve the QP at given weights; solve it again if the optimum outgrows the assumed rounding margin."""
     for _ in range(4):
         rows = problem.rows(weights, reference, first=first, margin=margin, share=_SOLVER_SHARE)
         found = _solve_lazily(objective, rows, problem, layout)
@@ -198,7 +197,7 @@ def _optimum(
 
 
 def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> list[Array] | None:
-    """Replace weights under which no head is safe by single literals that some output satisfies; None: none found."""
+    """Replace weights that allow no safe head by single literals that some output satisfies; None if not found."""
     layout = problem.layout(current)
     if _center(problem.rows(weights, current), layout) is not None:
         return weights
@@ -209,10 +208,10 @@ def _admissible(problem: HeadProblem, weights: list[Array], current: Head) -> li
 
 
 def safe_center(head: Head, problem: HeadProblem) -> Head | None:
-    """Return a head with W = 0 that is proved safe, with room, near the answer of a given one; None: none was found."""
+    """Return a head with W = 0, proved safe with room, near the answer of a given head; None if not found."""
     layout = problem.layout(head)
     size = max((abs(float(h)) for part in problem.parts for own in part.literals for h in own.h), default=0.0)
-    if problem.safe(head, 0.5 * (size or 1.0)):  # also notes exclusions that it breaks
+    if problem.safe(head, 0.5 * (size or 1.0)):  # also notes the exclusions it breaks
         return head
     for _ in range(_PAIR_ROUNDS):
         known = len(problem.pairs)
@@ -229,7 +228,7 @@ def safe_center(head: Head, problem: HeadProblem) -> Head | None:
 
 
 def _solve_lazily(objective: Objective, rows: Sequence[RobustRow], problem: HeadProblem, layout: Layout) -> Solution:
-    """Solve the QP over all rows, adding them as they turn out to be violated."""
+    """Solve the QP, adding rows as they turn out to be violated."""
     unit = _unit(rows)
     active: set[int] = set()
     found = Solution(Status.OPTIMAL, x=objective.minimum())
@@ -248,13 +247,13 @@ def _solve_lazily(objective: Objective, rows: Sequence[RobustRow], problem: Head
 
 
 def _unit(rows: Sequence[RobustRow]) -> float:
-    """Return a unit for outputs in which limits are neither huge nor tiny: solvers have tolerances."""
+    """Return a unit for outputs in which limits are neither huge nor tiny, since solvers have absolute tolerances."""
     largest = max((abs(row.h) for row in rows), default=0.0)
     return 1.0 if largest == 0 or 1 / _USUAL <= largest <= _USUAL else float(2.0 ** np.round(np.log2(largest)))
 
 
 def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) -> Solution:
-    """Solve the QP for parameters in another unit, its objective divided by the largest curvature."""
+    """Solve the QP in the given unit, with its objective divided by the largest curvature."""
     more = safe.A.shape[1] - layout.size
     scale = 1.0 if unit == 1.0 else float(np.abs(objective.P.data).max(initial=0.0)) or 1.0
     P = sparse.block_diag([objective.P / scale, sparse.csr_matrix((more, more))], format="csr")
@@ -271,7 +270,7 @@ def _solve(objective: Objective, safe: RobustRows, layout: Layout, unit: float) 
 def _deploy(
     objective: Objective, problem: HeadProblem, layout: Layout, best: _Optimum, *, current: Head, margin: float
 ) -> HeadResult:
-    """Round to float32, draw back toward a safe center until the proof goes through."""
+    """Round to float32, then move toward a safe center until the proof succeeds."""
     center = None
     for step in range(-1, 25):
         if step == 0:
@@ -293,10 +292,11 @@ def _deploy(
 def _center(rows: Sequence[RobustRow], layout: Layout, near: Array | None = None) -> Array | None:
     """Return parameters with W = 0 that satisfy all rows with room to spare, as a full vector; or None.
 
-    With `near`: the nearest ones that keep half of the largest room.
+    With `near`, return the nearest ones that keep half of the largest room.
     """
     small = Layout(layout.outputs, 0, layout.inputs, layout.passthrough)
-    most = max((abs(row.h) for row in rows), default=0.0) or 1.0  # of rules about signs alone: logits
+    # 1 for rules about signs alone, whose outputs are logits.
+    most = max((abs(row.h) for row in rows), default=0.0) or 1.0
     found = roomy_center(rows, small, room=(0.0, most))
     if found is None or not found[1] > 0:
         return None

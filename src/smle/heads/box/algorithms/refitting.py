@@ -1,7 +1,7 @@
 """Refit: the best safe head for given data, with backbone, bounds and weights lambda frozen.
 
 For squared error this is one convex QP from the Gram matrix of the clipped embeddings, a global optimum under the
-weights; for other losses quadratic models of the loss are minimized in turn. A head that fits worse is never taken.
+weights. Other losses are minimized through a series of quadratic models. A head that fits worse is never taken.
 
     sum_i weight_i ( gradient_i . (y_i - at_i) + 1/2 sum_j curvature_ij (y_ij - at_ij)^2 ),   y_i = W z_i + V x_i + b
 """
@@ -25,17 +25,17 @@ __all__ = ["LOSSES", "Samples", "mean_loss", "refit"]
 
 Array = npt.NDArray[np.float64]
 
-_ROUNDS = 4  # QPs per model while weights and head take turns
+_ROUNDS = 4  # QPs per model while weights and head are optimized in turn
 _RIDGE = 1e-9
-"""Share of the Gram matrix's mean diagonal that ties directions without data to the current head."""
+"""Ties directions without data to the current head, as a share of the Gram matrix's mean diagonal."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Frozen embeddings of a data set. Shapes: embedding (N, n), inputs (N, d), head (N,), targets (N, m), weight (N,).
 
-    `head` is the number of the head that serves each row; `targets` is what the loss compares with. Embeddings are
-    clipped, those that the free head serves are not.
+    `head` is the number of the head that serves each row; the loss compares with `targets`. Embeddings are clipped,
+    except those of rows served by the free head.
     """
 
     embedding: Array
@@ -52,7 +52,7 @@ class Samples:
             raise ValueError(f"Expected arrays with the same number of rows. Got {sorted(rows)}.")
 
     def of(self, head: int) -> Samples:
-        """Return the rows that one head serves, without those of weight 0."""
+        """Return the rows that one head serves, except those of weight 0."""
         mine = (np.asarray(self.head) == head) & (self.weight > 0)
         return Samples(*(part[mine] for part in vars(self).values()))
 
@@ -75,20 +75,20 @@ Loss = Callable[[Array, Array], LocalLoss]
 
 
 def squared_error(outputs: Array, targets: Array) -> LocalLoss:
-    """Sum of squared errors; the model is exact."""
+    """Return the sum of squared errors; the model is exact."""
     residual = outputs - targets
     return LocalLoss((residual**2).sum(axis=1), 2 * residual, np.full_like(residual, 2.0))
 
 
 def logistic_loss(outputs: Array, targets: Array) -> LocalLoss:
-    """Cross-entropy of independent labels (targets 0 or 1) on logits; curvature 1/4 bounds the true one."""
+    """Return the cross-entropy of independent labels (targets 0 or 1) on logits; curvature 1/4 bounds the true one."""
     value = np.logaddexp(0.0, outputs) - targets * outputs
     chance = 0.5 * (1.0 + np.tanh(outputs / 2))
     return LocalLoss(value.sum(axis=1), chance - targets, np.full_like(outputs, 0.25))
 
 
 def softmax_loss(outputs: Array, targets: Array) -> LocalLoss:
-    """Cross-entropy of one choice (targets one-hot) on scores; curvature 1/2 bounds the true one."""
+    """Return the cross-entropy of one choice (targets one-hot) on scores; curvature 1/2 bounds the true one."""
     shifted = outputs - outputs.max(axis=1, keepdims=True)
     total = np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     value = (targets * (total - shifted)).sum(axis=1)
@@ -96,7 +96,7 @@ def softmax_loss(outputs: Array, targets: Array) -> LocalLoss:
 
 
 def softmin_loss(outputs: Array, targets: Array) -> LocalLoss:
-    """Do what `softmax_loss` does where the least score is chosen."""
+    """Like `softmax_loss`, but the smallest score is chosen."""
     mirrored = softmax_loss(-outputs, targets)
     return LocalLoss(mirrored.value, -mirrored.gradient, mirrored.curvature)
 
@@ -107,25 +107,18 @@ LOSSES: dict[str, tuple[Loss, int]] = {
     "softmax": (softmax_loss, 8),
     "softmin": (softmin_loss, 8),
 }
-"""Losses by name, each with how many quadratic models are minimized in turn: for squared error one is exact."""
+"""Losses by name, each with its number of quadratic models; for squared error one is exact."""
 
 
 def refit(
     over: FrozenHeads, spec: Specification, cells: Cells, *, samples: Samples, loss: str = "squared",
     validation: Samples | None = None, unit: Array | None = None, evidence: float = 0.0, free: Head | None = None,
 ) -> tuple[FrozenHeads, Head | None]:  # fmt: skip
-    """Return the safe heads that fit the samples best, cell by cell, and the free head; never a head that fits worse.
+    """Return the safe heads that fit the samples best, cell by cell, and the free head. A worse head is never returned.
 
-    Args:
-        over: Safe heads to start from (their best weights are the first ones).
-        spec: What must hold.
-        cells: Its regions and cells.
-        samples: Embeddings, inputs, serving head and targets.
-        loss: A name of `LOSSES`.
-        validation: Samples that a refitted head must fit better than the old one, or it is discarded.
-        unit: Units (m,) in which a squared error counts.
-        evidence: How many rows' worth of weight ties each head to the old one.
-        free: The head of the free cell, the last one, which no clause holds back.
+    Starts from the safe heads `over`. If there are `validation` samples, a new head must fit these better than the old
+    one, or it is discarded. `unit` (m,) has the units of squared errors, `evidence` the weight, in rows, that ties each
+    head to the old one. `free` is the head of the free cell (the last one), which no clause constrains.
     """
     units = np.ones(len(spec.targets)) if unit is None or loss != "squared" else unit
     heads = []
@@ -160,7 +153,7 @@ def _refit_head(
         best_value = np.inf
     for _ in range(steps):
         objective = quadratic_objective(best, samples, _at(best, samples, function, unit), unit, evidence)
-        if problem is None:  # no clause holds it back
+        if problem is None:  # no clause constrains it
             found: Head | None = Head.from_vector(objective.minimum(), best)
         else:
             found = safe_head(objective, problem, current=best, rounds=_ROUNDS).head

@@ -1,4 +1,4 @@
-"""Verdicts beside the program itself: where it breaks a clause that is not proved, the verdict is `Violated`."""
+"""Run the deployed program where a clause is not proved; if it breaks the clause, the verdict becomes `Violated`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,10 @@ def replayed(
     *,
     cell_of: Callable[[Points], npt.NDArray[np.int64]] | None = None,
 ) -> Verdicts:
-    """Ask the program at the inputs of all `NotProved` verdicts, and search near them; say `Violated` where it fails.
+    """Run the program at and near the inputs of all `NotProved` verdicts; return `Violated` where it breaks the rule.
 
-    The search goes rule by rule, up to eight of them.
-
-    Args:
-        verdicts: What `verify` returned.
-        spec: The specification, which defines "violated": exactly, in regions as the guard reads them.
-        subject: The program as deployed.
-        cell_of: Maps inputs (n, d) to the head that serves each (n,); None: there is one.
+    At most eight rules are searched. `cell_of` maps inputs (n, d) to the head that serves each (n,); None if there is
+    only one.
     """
     open_ = [(o, v) for o, v in verdicts.failures() if isinstance(v, NotProved) and np.isfinite(v.x).all()]
     if not open_:
@@ -70,7 +65,7 @@ def replayed(
 
 
 def _worst(spec: Specification, obligation: Obligation, X: Points, Y: Doubles) -> Violated | None:
-    """Return the worst violation of a clause among inputs and outputs (n, d), (n, m), judged exactly."""
+    """Return the worst violation of a clause among rows (n, d), (n, m), judged exactly, or None."""
     rule = spec.rules[obligation.rule]
     clause = _clause(rule.requirement, obligation.clause)
     wrong = np.flatnonzero(active(rule, X) & ~clause_holds(clause, X, Y) & np.isfinite(Y).all(axis=1))

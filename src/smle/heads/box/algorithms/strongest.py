@@ -1,4 +1,4 @@
-"""The strongest counterexample in the paper's sense: a point of the box behind which a head breaks rules most."""
+"""The strongest counterexample in the paper's sense: the point of the box at which a head breaks rules most."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Array = npt.NDArray[np.float64]
 class StrongestCounterexample:
     """A point (x, z) of a network's over-approximation at which a head breaks rules.
 
-    The clip lets it pass. Whether the network itself ever gets there is another question: see `smle.attack`.
+    The clip allows this point. Whether the network itself ever reaches it is another question: see `smle.attack`.
 
-    * `x`: the input by column, in the user's units; of a categorical input the shares of its categories.
+    * `x`: the input by column, in the user's units; for a categorical input, the shares of its categories.
     * `z` (n,): the clipped embedding.
     * `y`: the output, y = W z + V x + b, by column.
     * `strength`: for linear rules sum_k max(0, R_k y - r_k) over rows as stated, for exclusions min(y_h, y_k), for
-      other clauses the smallest violation of a literal. What rounding may add is included.
-    * `rules`: the names of the rules that are broken, the worst one first; `rule` is that one.
+      other clauses the smallest violation of a literal. Possible rounding is included.
+    * `rules`: the names of the broken rules, worst first; `rule` is the first.
     * `head`: the number of the head, by cell.
     """
 
@@ -48,7 +48,7 @@ class StrongestCounterexample:
 
     @property
     def rule(self) -> str:
-        """The rule that is broken most."""
+        """The rule broken most."""
         return self.rules[0]
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class StrongestCounterexample:
 
 
 def counterexample(model: Any, rule: str | None = None) -> StrongestCounterexample | None:
-    """Return the strongest counterexample of a network with the paper's box; None if there is none.
+    """Return the strongest counterexample of a network with a learned box, or None if there is none.
 
-    The paper searches by MILP; here closed forms and LPs find the same optimum (docs/reproduction.md). If none is
-    found, that is a solver's word; `smle.certify` returns a proof.
+    The paper searches by MILP; closed forms and LPs find the same optimum here (docs/reproduction.md). None is a
+    solver's claim; `smle.certify` returns a proof.
 
     Args:
         model: A network with a learned box: a `BoxNetwork`, or a fitted `SMLERegressor` or `SMLEClassifier`.
-        rule: The name of a rule; None: all rules together.
+        rule: The name of a rule; by default all rules together.
 
     Raises:
         TypeError: If there is no box. A head of rules checks each answer, so there is nothing to search.
@@ -80,7 +80,7 @@ def counterexample(model: Any, rule: str | None = None) -> StrongestCounterexamp
     if rule is not None:
         if rule not in names:
             raise RuleError(f"Expected the name of a rule. Got '{rule}'. Known: {', '.join(names)}.")
-        # Numbers of rules stay as they are: cells refer to them.
+        # Keep the numbers of rules: cells refer to them.
         spec = replace(spec, rules=tuple(r if r.name == rule else replace(r, requirement=CNF()) for r in spec.rules))
     best: StrongestCounterexample | None = None
     for number, head in enumerate(over.heads):
@@ -105,7 +105,8 @@ def _told(
     binding = dict.fromkeys(rule for rule, _ in binding_rules(cells, spec, number))
     excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])
-    broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]  # a touch, or a matter of rounding
+    # Nothing is above 0 if the point only touches a limit or rounding decides.
+    broken = [rule for rule in worst if excess[rule] > 0] or worst[:1]
     return StrongestCounterexample(
         dict(zip(spec.columns, x.tolist(), strict=True)),
         z,
@@ -117,11 +118,7 @@ def _told(
 
 
 def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
-    """Return the heads with their bounds, the rules and the cells of a network.
-
-    Raises:
-        TypeError: If the model has no box.
-    """
+    """Return the heads with their bounds, the rules and the cells of a network, or raise TypeError."""
     if hasattr(model, "frozen_heads"):
         return model.frozen_heads(), model.spec, model.cells
     certificate, spec = getattr(model, "certificate_", None), getattr(model, "specification_", None)

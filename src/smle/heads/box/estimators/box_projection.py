@@ -1,4 +1,4 @@
-"""Heads behind a box for edited rules: the nearest safe ones, in torch's form of the network."""
+"""Fits the heads of a box to edited rules: the nearest safe ones, without training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from smle.training.batches import split_rows
 
 __all__ = ["projected"]
 
-_POINTS = 8192  # random inputs that tell which old head a new cell takes over
+_POINTS = 8192  # random inputs that tell which old head each new cell starts from
 
 
 def projected(
@@ -43,7 +43,7 @@ def projected(
     targets: npt.NDArray[np.float64] | None,
     validation_fraction: float,
 ) -> Certificate:
-    """Return the certificate of the safe heads for other rules, those of the task; X holds its inputs in a table."""
+    """Return the certificate of the safe heads for the rules of a new task; X holds the inputs of `table`."""
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
@@ -69,12 +69,12 @@ def _tensors_of(model: Served) -> Mapping[str, npt.NDArray[Any]]:
 
 
 def _with_rules(model: Served, backbone: nn.Module, spec: Specification) -> BoxNetwork:
-    """Return a network with the old backbone and bounds whose cells are those of the new rules."""
+    """Return a network with the old backbone and bounds, and the cells of the new rules."""
     box = model.head
     assert isinstance(box, Box)
     old = frozen_heads_of(box.tensors)
     kind = old.bounds.kind
-    single = len(box.tensors["gate.signatures"]) == 1 and any(model.cells.regions)  # the model was made without a gate
+    single = len(box.tensors["gate.signatures"]) == 1 and any(model.cells.regions)  # the model has no gate
     network = BoxNetwork(
         backbone,
         spec,
@@ -98,13 +98,13 @@ def _with_rules(model: Served, backbone: nn.Module, spec: Specification) -> BoxN
 
 
 def _taken_over(fresh: Head, old: Head) -> Head:
-    """Return the old numbers in a head of the new program; its safe constant for NaN is that of the new rules."""
+    """Copy the old numbers into a new head, keeping its safe constant for NaN, which follows from the new rules."""
     V = fresh.V if fresh.V is None else (np.zeros_like(fresh.V) if old.V is None else old.V)
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
 def _sources(model: Served, network: BoxNetwork) -> list[int]:
-    """Return for every new cell the old cell that serves most of it, or shares most rules if it is too small."""
+    """Return, for each new cell, the old cell that covers most of it, or shares most rules if it is too small."""
     rng, spec = np.random.default_rng(0), network.spec
     lower, upper = spec.ends()
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
@@ -126,5 +126,4 @@ def _sources(model: Served, network: BoxNetwork) -> list[int]:
 
 
 def _rule_names(spec: Specification, cells: Cells) -> list[set[str]]:
-    """Return the names of the rules that are on in each cell."""
     return [{spec.rules[rule].name for region in cell for rule in cells.rules[region]} for cell in cells]

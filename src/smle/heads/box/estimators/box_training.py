@@ -1,4 +1,4 @@
-"""A learned box, the paper's: trained under its rules in torch, certified, handed over as plain weights."""
+"""Trains the paper's learned box in torch, certifies it, and returns plain weights."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def train_box(
     weight: Array | None,
     seed: int,
 ) -> tuple[Trained, Certificate]:
-    """Train a network with a box under the rules of a task; return its backbone, and the certificate of the box.
+    """Train a network with a box under the rules of a task; return its backbone and the certificate of the box.
 
-    Then the heads are replaced by the safe ones that fit the training rows best, if validation agrees.
+    After training, heads are replaced by the safe ones that fit the training rows best, if validation improves.
 
     Args:
-        model: Says how to train.
-        task: What the outputs are, and the rules.
+        model: The parameters of the training.
+        task: The outputs and the rules.
         encoded: The inputs of the rules (n, d).
-        wide: What the backbone reads (n, D): these, and further columns behind them.
-        targets: What the loss compares with (n, m).
+        wide: All columns that the backbone reads (n, D), the inputs of the rules first.
+        targets: The targets of the loss (n, m).
         weight: Weight of each row (n,), or None.
-        seed: Of everything that is random.
+        seed: Seeds everything that is random.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.
@@ -98,7 +98,7 @@ def train_box(
 
 
 def read_by(encoded: npt.NDArray[Any], wide: npt.NDArray[Any]) -> tuple[torch.Tensor, ...]:
-    """Return the arguments of a network: the inputs of the rules, for the gate; then all columns if there are more."""
+    """Return the arguments of a network: the inputs of the rules, then all columns if there are more."""
     gate = torch.tensor(encoded)
     return (gate,) if wide.shape[1] == encoded.shape[1] else (gate, torch.tensor(wide, dtype=torch.float32))
 
@@ -106,7 +106,7 @@ def read_by(encoded: npt.NDArray[Any], wide: npt.NDArray[Any]) -> tuple[torch.Te
 def _network(
     model: LearnedBox, task: Task, encoded: npt.NDArray[Any], wide: npt.NDArray[Any], targets: Array, seed: int
 ) -> BoxNetwork:
-    """Return a perceptron in the units of the data with a box behind it."""
+    """Return a perceptron, scaled to the data, with a box behind it."""
     spec = task.spec
     shift, scale, d = wide.mean(axis=0, dtype=np.float64), spread(wide), encoded.shape[1]
     bounds, cells = model.bounds, find_cells(spec)
@@ -127,7 +127,7 @@ def _network(
 
 
 def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
-    """Return typical outputs of each cell (cells, m); those of all rows where a cell has none."""
+    """Return typical outputs of each cell (cells, m), using all rows for a cell without any."""
     cell = gate_program(task.spec, cells).cell_of(X)
     typical = np.tile(task.typical(targets), (len(cells), 1))
     for c in np.unique(cell):

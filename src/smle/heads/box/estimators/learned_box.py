@@ -1,4 +1,4 @@
-"""SMLERegressor and SMLEClassifier: the paper's learned box, y = g(clip(h(x), l(x), u(x))), all of it learned."""
+"""SMLERegressor and SMLEClassifier: the paper's learned box, y = g(clip(h(x), l(x), u(x)))."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = ["LearnedBox", "SMLEClassifier", "SMLERegressor"]
 
 
 def _is_enforcement(value: Any) -> bool:
-    training = sys.modules.get("smle.heads.box.training.enforcement")  # whoever has such an object has loaded it
+    training = sys.modules.get("smle.heads.box.training.enforcement")  # if it is not loaded, no such object exists
     return value == "pdcg" or (training is not None and isinstance(value, training.Enforcement))
 
 
 @dataclass(eq=False, repr=False)
 class LearnedBox(SafeEstimator, NetworkParameters):
-    """A network with a box that is learned under the rules. See `SMLERegressor` and `SMLEClassifier`."""
+    """A network with a box, learned under rules. See `SMLERegressor` and `SMLEClassifier`."""
 
     _: KW_ONLY
     bounds: str = stated(
@@ -79,23 +79,23 @@ class LearnedBox(SafeEstimator, NetworkParameters):
     )
 
     def _loss_task(self, spec: Specification, y: Any) -> Task:
-        """Return what is learned, with the loss."""
+        """Return the task with its loss."""
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train a network with a box on a table and its targets, and certify it.
+        """Train a network with a box, and certify it.
 
         Args:
-            X: Table with the rules' input columns, and whatever else the embedding is to read; or an array of the
-                rules' inputs in their order.
+            X: Table with the rules' input columns, and any others the embedding is to read; or an array of the rules'
+                inputs in their order.
             y: Targets: a table with the rules' output columns, or an array in their order.
             sample_weight: Weight of each row (N,) in loss, early stopping and refit. Rows of weight 0 are left out.
 
         Raises:
-            ValueError: If a parameter has a value that it cannot have.
+            ValueError: If a parameter has an invalid value.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
-            NotCertifiedError: If no proof was found. After an error the model is what it was before.
+            NotCertifiedError: If no proof was found. After any error the model is unchanged.
         """
         fitted = self._emptied()
         fitted._fit(X, y, sample_weight)

@@ -1,4 +1,4 @@
-"""Joins networks and certificates: verify(net), certify(net), and networks rebuilt from what was certified."""
+"""Verify, certify and project networks, and rebuild them from stored records."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = ["CertifiedNetwork", "certify", "network_of", "project", "verify"]
 
 
 class CertifiedNetwork(nn.Module):
-    """A stored box network: a backbone and the certified heads behind it, with nothing left to train.
+    """A stored box network: a backbone with certified heads, not trainable.
 
-    The head's numbers are those of the certificate and cannot be written. The proof does not depend on the backbone.
+    The head's numbers are those of the certificate and read-only. The proof does not depend on the backbone.
     """
 
     def __init__(self, backbone: nn.Module, spec: Specification, certificate: Certificate) -> None:
@@ -55,33 +55,32 @@ class CertifiedNetwork(nn.Module):
 
     def forward(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
         """Return the outputs (batch, m)."""
-        parts: dict[str, Any] = self._modules  # attributes are slow to look up
+        parts: dict[str, Any] = self._modules  # attribute access is slow
         backbone, head = parts["backbone"], parts["head"]
         numbers = plain_numbers(features)
         x = numbers if numbers.dtype is torch.float32 else numbers.to(torch.float32)
         z = None if backbone_inputs else quickly(self._quick, backbone, x)
         if z is None:
-            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
+            features = features.clone()  # rules apply to what was passed, but a backbone may write to it
             z = backbone(*backbone_inputs) if backbone_inputs else backbone(x)
-        outputs: Tensor = head.forward(features, z)  # without hooks for all modules: nothing comes behind a head
+        outputs: Tensor = head.forward(features, z)  # skip global module hooks: nothing may change the output of a head
         return outputs
 
     def head_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers of the head by the names of the model file."""
+        """Return the arrays of the head, named as in the model file."""
         return self.head.arrays()
 
     def predict(
         self, X: Any, *inputs: Any, out_of_domain: str = "raise", bad_rows: str = "raise"
     ) -> npt.NDArray[np.float32]:
-        """Return answers to a table or an array: (n,) for one output, else (n, m)."""
+        """Answer a table or an array: (n,) for one output, else (n, m)."""
         return predicted(self, self.spec, X, inputs, out_of_domain, bad_rows)
 
 
 def network_of(record: ModelRecord, spec: Specification) -> SafeNetwork | CertifiedNetwork | MLP:
-    """Return a stored network in torch, in eval mode; without rules it is the perceptron alone.
+    """Rebuild a stored network in torch, in eval mode; without rules it is the perceptron alone.
 
-    Raises:
-        ModelFormatError: If there is no network, but an ONNX model, or its numbers do not fit together.
+    Raises ModelFormatError if the record holds an ONNX model, or its arrays do not match.
     """
     if record.onnx is not None:
         raise ModelFormatError("Expected the record of a network. Got one of an estimator, which is stored as ONNX.")
@@ -107,8 +106,8 @@ def _require_box(network: BoxNetwork) -> None:
 def verify(network: BoxNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now.
 
-    What is not proved is `NotProved`, with a corner of the box that breaks it; or `Violated`, with an input at which
-    the network itself does. See `smle.attack` and `smle.counterexample`.
+    What is not proved is `NotProved`, with a corner of the box that breaks the rule, or `Violated`, with an input at
+    which the network itself does. See `smle.attack` and `smle.counterexample`.
     """
     _require_box(network)
     verdicts = verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
@@ -116,7 +115,7 @@ def verify(network: BoxNetwork) -> Verdicts:
 
 
 def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
-    """Ask the network itself where its heads are not proved."""
+    """Run the network itself where its heads are not proved."""
     asked = AskedModule(network, network.spec)
     with evaluating(network):
         try:
@@ -131,11 +130,11 @@ def certify(
 ) -> Certificate:
     """Return a certificate for the deployed form of the network, as it is now.
 
-    What is trained, loaded or written into the network later is not covered: certify it again.
+    It does not cover later changes: after training or loading weights, certify again.
 
     Args:
         network: The network; it is switched to eval mode.
-        tensors: The weights as stored, if the certificate is for a file; those of the network by default.
+        tensors: The weights as stored, if the certificate is for a file; by default those of the network.
         files: The files to bind, by role (`model`, `rules`).
 
     Raises:
@@ -148,12 +147,13 @@ def certify(
     try:
         return issue(network.spec, network.cells, network.frozen_heads(), tensors=tensors, files=files or {})
     except NotCertifiedError:
-        require_proved(verify(network), network.spec)  # names an input at which the network breaks a rule, if any
+        # Names an input at which the network breaks a rule, if there is one.
+        require_proved(verify(network), network.spec)
         raise
 
 
 def project(network: BoxNetwork, *, margin: float = 0.0) -> BoxNetwork:
-    """Return a copy with the nearest safe heads (in squared distance of their parameters); nothing is trained.
+    """Return a copy with the nearest safe heads (in squared distance of their parameters), without training.
 
     Args:
         network: The network; it is not changed.

@@ -1,8 +1,8 @@
 """Bounds of the embedding, as trainable modules: center c(x) and half-width h(x) > 0, so that l < u by construction.
 
-Raw parameters live in standardized inputs x' (see `DataScale`); what is deployed is in the user's inputs x. Bounds of
-the caller's own (`own_bounds.py`) may cross: the clip then gives the lower one, here, in the deployed program and in
-the proof. Bounds by a network are proved over a relaxation (`smle.heads.box.proof.cases`).
+Raw parameters refer to standardized inputs x' (see `DataScale`); the deployed ones to the user's inputs x. A user's own
+bounds (`own_bounds.py`) may cross: the clip then gives the lower one, here, in the deployed program and in the proof.
+Bounds by a network are proved over a relaxation (`smle.heads.box.proof.cases`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 __all__ = ["AffineBox", "BoxModule", "BoxParameters", "FixedBox", "NetworkBox"]
 
 
-_NARROW = 0.0025  # what each slope adds to the half-width at first
+_NARROW = 0.0025  # initial contribution of each slope to the half-width
 
 
 class BoxParameters(NamedTuple):
     """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
 
-    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x.
-    With hidden layers (A, a), shapes (k, d) and (k,) of the first, relu(A x' + a) and so on takes the place of x'.
+    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. With hidden layers (A, a), shapes
+    (k, d) and (k,) of the first, relu(A x' + a) and so on replaces x'.
     """
 
     center: Tensor
@@ -38,7 +38,7 @@ class BoxParameters(NamedTuple):
 
 
 class BoxModule(nn.Module):
-    """A kind of bounds. Subclasses are final. `widths`: of hidden layers, where there are any."""
+    """A kind of bounds. Subclasses are final. `widths` are those of its hidden layers, if any."""
 
     widths: tuple[int, ...] = ()
 
@@ -49,7 +49,7 @@ class BoxModule(nn.Module):
     def limits(
         self, x32: Tensor, envelope: BoxParameters, *, standardize: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's inputs.
+        """Return l(x) and u(x) in training, broadcastable to (batch, n); x32 is in the user's units.
 
         `standardize` is (offset, matrix) of x -> (1, x'), shapes (1 + d,) and (d, 1 + d).
         """
@@ -61,7 +61,7 @@ class BoxModule(nn.Module):
         return middle - reach, middle + reach
 
     def deployed(self, x_shift: Tensor, x_scale: Tensor, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-        """Return the constants of the deployed program in the user's inputs, by their names in the model file."""
+        """Return the constants of the deployed program, in the user's units and named as in the model file."""
         box = self.envelope(dtype)
         shift, scale = x_shift.to(dtype), x_scale.to(dtype)
         result: dict[str, Tensor] = {}
@@ -80,7 +80,7 @@ class BoxModule(nn.Module):
 
 
 class FixedBox(BoxModule):
-    """-1 <= z <= 1. With a linear layer before it this is as general as any constant bounds."""
+    """-1 <= z <= 1. After a linear layer this is as general as any constant bounds."""
 
     lower: Tensor
     upper: Tensor
@@ -103,9 +103,8 @@ class FixedBox(BoxModule):
 
 
 class AffineBox(BoxModule):
-    """l(x) <= z <= u(x), both affine and trained.
+    """l(x) <= z <= u(x), both affine and trained, starting around 0 with half-widths of about 1.
 
-    They start around 0, with half-widths of about 1.
     h(x') = w0 + wp (x' - low) + wm (high - x') with w0, wp, wm > 0: every affine function that is positive on the
     domain [low, high] has this form. Shapes: low, high (d,).
     """
@@ -115,12 +114,12 @@ class AffineBox(BoxModule):
     def __init__(self, units: int, low: Tensor, high: Tensor) -> None:
         super().__init__()
         d = len(low)
-        # (w0, wp, wm) -> offset and slopes of h
+        # maps (w0, wp, wm) to the offset and slopes of h
         offset = torch.cat([torch.ones(1), -low, high]).to(torch.float64).unsqueeze(1)
         slopes = torch.cat([torch.zeros(1, d), torch.eye(d), -torch.eye(d)])
         self.register_buffer("sides", torch.cat([offset, slopes], dim=1), persistent=False)
         self.register_buffer("sides_float32", self.sides.to(torch.float32), persistent=False)
-        # Two parameters and not four, since an optimizer pays for each.
+        # Two parameters instead of four: an optimizer pays for each.
         self.center = nn.Parameter(torch.zeros(units, 1 + d))
         widths = torch.full((units, 1 + 2 * d), _NARROW, dtype=torch.float64)
         widths[:, 0] = 1.0
@@ -137,7 +136,7 @@ class AffineBox(BoxModule):
 
 
 class NetworkBox(BoxModule):
-    """l(x) <= z <= u(x) by hidden layers of ReLU units; they start around 0, about 1 wide on either side.
+    """l(x) <= z <= u(x) by hidden layers of ReLU units, starting around 0, about 1 wide on either side.
 
     The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
     it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).
@@ -159,7 +158,7 @@ class NetworkBox(BoxModule):
             self.weights.append(nn.Parameter(weight.to(torch.float32)))
             self.biases.append(nn.Parameter(bias.to(torch.float32)))
         self.center = nn.Parameter(torch.zeros(units, 1 + last))
-        # About half of the width comes from h, so that it can take another shape without growing first.
+        # About half of the width comes from h, so that it can change shape without growing first.
         start = torch.full((units, 1 + last), -2.5)
         start[:, 0] = -1.0
         self.raw_width = nn.Parameter(start)

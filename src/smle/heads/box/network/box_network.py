@@ -49,26 +49,27 @@ Array = npt.NDArray[np.float64]
 class BoxNetwork(Float32Only):
     """backbone -> clip to l(x) <= z <= u(x) -> one affine head per cell, as in the paper.
 
-    * features (batch, d), in the order of `spec.columns`, feed gate and bounds; the backbone maps them (or the extra
+    * Features (batch, d), in the order of `spec.columns`, feed gate and bounds; the backbone maps them (or the extra
       arguments of `forward`) to an embedding (batch, n); outputs (batch, m) are in the order of `spec.targets`.
-    * Nothing holds the heads back by itself: an enforcement (`smle.training.PDCG`) keeps them near what is safe while
-      they are trained, and makes them safe at the end. `smle.project` does so without training.
-    * `eval()` freezes bounds and heads: what then runs is the deployed program, the one that `smle.certify` judges.
-      It runs in NumPy, in float32, whatever torch was told about precisions; gradients are those of training.
-    * Heads that were projected or refitted are deployed as they are (`pin`) until training goes on.
+    * The network alone does not keep its heads safe: an enforcement (`smle.training.PDCG`) keeps them near safe ones in
+      training and makes them safe at the end. `smle.project` does so without training.
+    * `eval()` freezes bounds and heads. What then runs is the deployed program, which `smle.certify` judges. It runs in
+      NumPy, in float32, whatever precision torch is set to; gradients are those of training.
+    * Projected or refitted heads are deployed unchanged (`pin`) until training continues.
 
     Args:
         backbone: Any module that returns `embedding` numbers per row.
         spec: The rules.
         embedding: Width n of the backbone's output.
         bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x). Or modules of your own: two as a tuple, for lower and upper bounds, each `Linear`
-            and `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first;
-            or any with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
-        gate: A head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
+            small ReLU network of x). Or your own modules: two as a tuple, for lower and upper bounds, each `Linear` and
+            `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first; or any
+            with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
+        gate: Use one head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
-        frame: Units of the raw parameters, from data; the user's units by default.
-        prefer: Outputs per cell (cells, m) near which heads start, for example the mean targets there; NaN rows: none.
+        frame: Units of the raw parameters, from data; by default the user's units.
+        prefer: Outputs per cell (cells, m) near which heads start, such as the mean targets there; NaN rows are
+            ignored.
         cells: The cells, if already known.
 
     Raises:
@@ -144,7 +145,7 @@ class BoxNetwork(Float32Only):
         return (NetworkBox if bounds == "network" else AffineBox)(embedding, low, high)
 
     def _prepare(self) -> None:
-        """Prepare, for features in float32 and float64, what training has in front of the bounds."""
+        """Precompute, for float32 and float64 features, the operations in front of the bounds."""
         place = self.heads.raw_weight.device
         tensors = {name: torch.from_numpy(value).to(place) for name, value in self._of_rules.items()}
         program = self._head.program
@@ -154,7 +155,7 @@ class BoxNetwork(Float32Only):
             dtype: prepared(ops, tensors, TABLE, str(dtype).removeprefix("torch."))
             for dtype in (torch.float32, torch.float64)
         }
-        self.heads.constants(torch.float32)  # kept, so that none of them is made inside of a transform
+        self.heads.constants(torch.float32)  # cached now, so that none is created inside a transform
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BoxNetwork:
         super()._apply(fn, recurse)
@@ -162,7 +163,7 @@ class BoxNetwork(Float32Only):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out prepared programs; a copy prepares its own."""
+        """Leave out compiled programs; a copy compiles its own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_head", "_front")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -177,14 +178,14 @@ class BoxNetwork(Float32Only):
 
         Raises:
             ValueError: If shapes do not fit the rules.
-            TypeError, DataError: If features are no real numbers, or whole numbers that floats cannot hold.
+            TypeError, DataError: If features are not real numbers, or are integers that floats cannot hold.
         """
         if self.training:
             features = read_features(features, is_large=self._is_large)
         numbers = plain_numbers(features)
         z = None if backbone_inputs else self._quickly(numbers)
         if z is None:
-            features = features.clone()  # rules are about what was passed: a backbone may work in place on it
+            features = features.clone()  # rules apply to what was passed, but a backbone may write to it
             z = self._called(numbers, backbone_inputs)
         z = require_width(z, self.embedding)
         if features.shape != (z.shape[0], self._columns):
@@ -194,7 +195,7 @@ class BoxNetwork(Float32Only):
             )
         if not self.training:
             return self._serve(features, z)
-        if self.pinned:  # training goes on
+        if self.pinned:  # training continues
             self.pinned = False
         return self._trained(features, z)
 
@@ -218,13 +219,13 @@ class BoxNetwork(Float32Only):
         return affine_at(seen.get("cell"), self.training_clip(z, lower, upper), x32, z, *self.heads(torch.float32))
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
-        """Return what is deployed, with the gradients of training if they are asked for."""
+        """Return what is deployed, with the gradients of training if requested."""
         trained = None
         if is_differentiated(z) or is_differentiated(features):
             trained = self._trained(plain_numbers(features), z)
             features, z = features.detach(), z.detach()
         embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
-        # A compiler follows the network through training; a recorded program is about the heads of its time.
+        # A compiler follows the network through training; an exported program has the heads of its time.
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         served: Tensor = serve(features, embedding, trained, self._head.live if is_compiled else self._head.key)
         return served
@@ -235,12 +236,12 @@ class BoxNetwork(Float32Only):
         return require_width(self._called(features, backbone_inputs) if z is None else z, self.embedding)
 
     def _quickly(self, features: Tensor) -> Any:
-        """Return what a sequence of plain layers computes, without calls of modules; None: the backbone has to run."""
+        """Run a sequence of plain layers without module calls; None if the backbone has to run."""
         x = features if features.dtype is torch.float32 else features.to(torch.float32)
-        return quickly(self._quick, self._modules["backbone"], x)  # attributes are slow to look up
+        return quickly(self._quick, self._modules["backbone"], x)  # attribute access is slow
 
     def _called(self, features: Tensor, inputs: tuple[Any, ...]) -> Any:
-        """Return what the backbone makes of its further inputs, if there are any, or else of the features."""
+        """Call the backbone on its own inputs if there are any, else on the features."""
         return self.backbone(*inputs) if inputs else self.backbone(features.to(torch.float32))
 
     def train(self, mode: bool = True) -> BoxNetwork:
@@ -268,7 +269,7 @@ class BoxNetwork(Float32Only):
         literals = [q for rule in self.spec.rules for c in rule.requirement.clauses for q in c.literals]
         read = {k for literal in literals for k, _ in literal.inputs}
         groups = [group for group in self.spec.one_hot if not read.isdisjoint(group)]
-        network = ref(self)  # which holds the head
+        network = ref(self)  # weak: the network owns the head
         self._head = ServedHead(
             program,
             digest,
@@ -285,10 +286,10 @@ class BoxNetwork(Float32Only):
 
     @torch.no_grad()
     def pin(self, over: FrozenHeads, free: FreeHead | None = None) -> None:
-        """Deploy given heads exactly as they are, until training goes on; the bounds stay.
+        """Deploy these heads exactly, until training continues; the bounds stay.
 
-        The raw parameters follow, so that training would go on from these heads. The network is left in eval mode.
-        `free` is the head of the free cell, weight (m, n) and bias (m,); None keeps it.
+        The raw parameters are set to match, so that training would continue from these heads. The network is left in
+        eval mode. `free` is the head of the free cell, weight (m, n) and bias (m,); None keeps it.
         """
         self.eval()
         if free is not None:
@@ -308,14 +309,14 @@ class BoxNetwork(Float32Only):
             self.heads.assign(np.stack([head.W for head in heads]), V, np.stack([head.b for head in heads]))
 
     def frozen_heads(self) -> FrozenHeads:
-        """Return what the deployed program can reach, as plain arrays."""
+        """Return the deployed bounds and heads as plain arrays."""
         if self.training:
             self.freeze()
         return self._over
 
     @property
     def free_head(self) -> FreeHead | None:
-        """The head of the free cell as it is deployed, if there is such a cell."""
+        """The deployed head of the free cell, if there is such a cell."""
         return self._free
 
     @property
@@ -330,15 +331,15 @@ class BoxNetwork(Float32Only):
     # --- state and files
 
     def get_extra_state(self) -> Tensor:
-        """Return bytes for `state_dict`: a digest of domain and gate, and heads that are pinned."""
+        """Return bytes for `state_dict`: a digest of domain and gate, and pinned heads."""
         heads = save(stored_heads(self._over, self._free)) if self.pinned else b""
         return torch.frombuffer(bytearray(self._digest() + heads), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over heads that are pinned.
+        """Restore pinned heads.
 
         Raises:
-            RuntimeError: If the state belongs to other rules: its heads are for other cells.
+            RuntimeError: If the state belongs to other rules, whose heads are for other cells.
         """
         data, digest = state.cpu().numpy().tobytes(), self._digest()
         if data[: len(digest)] != digest:
@@ -350,7 +351,7 @@ class BoxNetwork(Float32Only):
             self._deploy(frozen_heads_of(heads), free)
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Take over a state; what is deployed follows."""
+        """Load a state and deploy it."""
         found = super().load_state_dict(*arguments, **options)
         self.freeze()
         self.heads.constants(torch.float32)
@@ -360,11 +361,11 @@ class BoxNetwork(Float32Only):
         return hashlib.sha256(save(self._of_rules)).digest()
 
     def head_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers of the deployed head by the names of the model file."""
+        """Return the arrays of the deployed head, named as in the model file."""
         return dict(self.deployed.tensors)
 
     def certified(self, files: dict[str, bytes] | None = None) -> Certificate | None:
-        """Return a certificate for the network as it is now; None: there are no rules."""
+        """Return a certificate for the network as it is now, or None if there are no rules."""
         from smle.heads.box.network.assurance import certify
 
         return certify(self, files=files) if self.spec.rules else None
@@ -376,7 +377,7 @@ class BoxNetwork(Float32Only):
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Certificate:
         """Write a model folder: backbone, heads, rules, certificate; `smle.load(folder, backbone=module)` reads it.
 
-        A certified model that is there is replaced with `overwrite=True`.
+        An existing certified model is replaced only with `overwrite=True`.
 
         Raises:
             NotCertifiedError: If there are no rules, or one cannot be proved.
@@ -385,6 +386,6 @@ class BoxNetwork(Float32Only):
 
 
 def moves_with_inputs(spec: Specification) -> bool:
-    """Return whether some rule mentions inputs in `then`, so that what it allows moves with x."""
+    """Return whether some rule mentions inputs in `then`, so that what it allows depends on x."""
     clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
     return any(literal.inputs for clause in clauses for literal in clause.literals)

@@ -1,4 +1,4 @@
-"""Between torch and the deployed program: features as the gate reads them, where heads start, heads as plain arrays."""
+"""Conversions between torch and the deployed program: gates, starting points and heads as plain arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FreeHead = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def gate_of(spec: Specification, cells: Cells) -> tuple[Gate, dict[str, npt.NDArray[np.generic]]]:
-    """Return the gate, and what the model file stores of domain and gate, by name: it follows from the rules."""
+    """Return the gate, and the arrays of domain and gate named as in the model file. Both follow from the rules."""
     gate, arrays = gate_and_arrays(spec, cells)
     bits = [[region in cell for region in cells.gated] for cell in cells]
     signatures = np.array(bits, dtype=np.uint8).reshape(len(cells), len(cells.gated))
@@ -34,7 +34,7 @@ def gate_of(spec: Specification, cells: Cells) -> tuple[Gate, dict[str, npt.NDAr
 
 
 def gate_program(spec: Specification, cells: Cells) -> BoxProgram:
-    """Return the deployed gate alone: `cell_of` and `bits_of` tell in which cell and which regions an input lies."""
+    """Return the deployed gate alone; `cell_of` and `bits_of` say in which cell and regions an input lies."""
     gate, arrays = gate_of(spec, cells)
     last = [Op("cell", "cell", ("bits", "gate.signatures"))] if gate.members else []
     return BoxProgram([*gated(gate), *last], arrays)
@@ -46,12 +46,9 @@ def ungated(cells: Cells) -> Cells:
 
 
 def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> list[tuple[Array, Array]]:
-    """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d).
+    """Return a safe affine answer y0 + Y x of each certified cell, (m,) and (m, d), or raise NotCertifiedError.
 
-    `prefer` (cells, m): outputs to stay near; NaN rows: none.
-
-    Raises:
-        NotCertifiedError: If none is found.
+    `prefer` (cells, m) has outputs to stay near; NaN rows are ignored.
     """
     result = []
     for index in range(len(cells) - cells.free_cell):
@@ -63,10 +60,10 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
 
 @torch.no_grad()
 def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, FreeHead | None]:
-    """Compute heads and bounds in float64 and round them to float32, as they are deployed; and the free head.
+    """Compute heads and bounds in float64 and round them to float32, as deployed; also return the free head.
 
-    With constant bounds and heads that do not see x, heads have a safe answer for embeddings with NaN. The clip of
-    other ones needs none.
+    With constant bounds and heads that do not see x, heads carry a safe answer for NaN embeddings. The clip of other
+    heads needs none.
     """
     certified, free = parameters(torch.float64)
     weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)
@@ -86,10 +83,10 @@ def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, Fre
 
 
 def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDArray[np.float32]]:
-    """Return bounds and heads by their names in the model file; `frozen_heads_of` reads them."""
+    """Return bounds and heads named as in the model file; `frozen_heads_of` reads them."""
     arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
     certified = [head for head in over.heads if head is not None]
-    if not certified and free is not None:  # no rule is ever active
+    if not certified and free is not None:  # no rule ever applies
         arrays |= {"heads.weight": np.zeros_like(free[0])[None][:0], "heads.bias": np.zeros_like(free[1])[None][:0]}
     for name, part in {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}.items():
         if certified and getattr(certified[0], part) is not None:

@@ -1,4 +1,4 @@
-"""Head parameters in units of the data, and the heads made from them."""
+"""Trainable head parameters, scaled to the data, and the heads they give."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FreeTensors = tuple[Tensor, Tensor]
 
 
 class HeadParameters(nn.Module):
-    """Raw head parameters in a frame; `forward` gives heads in the user's units.
+    """Raw head parameters in a frame; `forward` returns heads in the user's units.
 
-    The head of the free cell, if there is one, comes last: it is one more slice of the same parameters, which costs an
-    optimizer less than parameters of its own. Nothing binds it, and it does not see x. Other heads start from centers:
-    affine outputs y0 + Y x that obey the rules of a cell, (m,) and (m, d).
-    Shapes: raw_weight (heads, m, n), raw_bias (heads, m), raw_slope (heads, m, d) or None.
+    The head of the free cell, if there is one, comes last, as one more slice of the same parameters, which is cheaper
+    for an optimizer than separate ones. No rule binds it, and it does not see x. Other heads start from centers: affine
+    outputs y0 + Y x that obey the rules of a cell, (m,) and (m, d). Shapes: raw_weight (heads, m, n), raw_bias (heads,
+    m), raw_slope (heads, m, d) or None.
     """
 
     x_shift: Tensor
@@ -61,8 +61,8 @@ class HeadParameters(nn.Module):
         self.register_buffer(name, torch.as_tensor(np.array(value, dtype=np.float64)))
 
     def constants(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return the constant tensors in a precision, and what follows from them alone. Kept between steps."""
-        if torch.compiler.is_compiling():  # a compiler folds them, and has fewer inputs to guard
+        """Return the constant tensors in a precision, and what derives from them alone. Cached between steps."""
+        if torch.compiler.is_compiling():  # a compiler folds constants, and then guards fewer inputs
             return self._derive(dtype)
         if dtype in self._kept:
             return self._kept[dtype]
@@ -73,7 +73,7 @@ class HeadParameters(nn.Module):
     def _derive(self, dtype: torch.dtype) -> dict[str, Tensor]:
         known = {name: value.to(dtype) for name, value in self._buffers.items() if value is not None}
         known["slope_scale"] = known["y_scale"].unsqueeze(-1) / known["x_scale"]
-        # x -> (1, x')
+        # maps x to (1, x')
         pad = nn.functional.pad
         known["standard"] = pad(torch.diag(1 / known["x_scale"]), (1, 0))
         known["standard_offset"] = pad(-known["x_shift"] / known["x_scale"], (1, 0), value=1.0)
@@ -89,7 +89,7 @@ class HeadParameters(nn.Module):
         super()._load_from_state_dict(*arguments, **options)
 
     def forward(self, dtype: torch.dtype) -> tuple[HeadTensors, FreeTensors | None]:
-        """Return the certified heads and the free one in the user's units, in a precision."""
+        """Return the certified heads and the free one, in the user's units."""
         known = self.constants(dtype)
         weight = self.raw_weight.to(dtype) * known["y_scale"].unsqueeze(-1)
         bias = torch.addcmul(known["y_shift"], self.raw_bias.to(dtype), known["y_scale"])
@@ -105,7 +105,7 @@ class HeadParameters(nn.Module):
 
     @torch.no_grad()
     def assign(self, W: npt.ArrayLike, V: npt.ArrayLike | None, b: npt.ArrayLike) -> None:
-        """Set the raw parameters to certified heads given in the user's units. Shapes as in `HeadTensors`."""
+        """Set the raw parameters to certified heads in the user's units. Shapes as in `HeadTensors`."""
         count = self.certified
         weight, bias = (torch.as_tensor(np.asarray(p, dtype=np.float64)) for p in (W, b))
         if self.raw_slope is not None and V is not None:
@@ -117,7 +117,7 @@ class HeadParameters(nn.Module):
 
     @torch.no_grad()
     def assign_free(self, weight: npt.ArrayLike, bias: npt.ArrayLike) -> None:
-        """Set the free head to one given in the user's units: weight (m, n), bias (m,)."""
+        """Set the free head, given in the user's units: weight (m, n), bias (m,)."""
         weight, bias = (torch.as_tensor(np.asarray(p, dtype=np.float64)) for p in (weight, bias))
         self.raw_weight[-1].copy_(weight / self.y_scale.unsqueeze(-1))
         self.raw_bias[-1].copy_((bias - self.y_shift) / self.y_scale)

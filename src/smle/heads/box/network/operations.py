@@ -1,7 +1,7 @@
-"""Torch's table of the row operations in front of a box (`smle_check.program`), for training.
+"""The row operations in front of a box (`smle_check.program`) in torch, for training.
 
-What is deployed runs in NumPy (`program.py`). Training needs gradients behind the gate, and compilers want one
-graph; so the gate, which has no gradient, and the choice of a head are written for torch too.
+The deployed program runs in NumPy (`program.py`). Training needs gradients behind the gate, and compilers want one
+graph, so the gate, which has no gradient, and the choice of a head exist in torch too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _active(
         fails = []
         if constants is not None:
             chosen = x.index_select(1, columns)
-            # Turning the sign is exact; a product might flush subnormal numbers to zero.
+            # Flipping the sign is exact; a product might flush subnormal numbers to zero.
             signed = torch.where(negative, -chosen, chosen)
             fails.append(~torch.where(strict, signed < constants, signed <= constants))
         if wide is not None and coefficients is not None and thresholds is not None:
@@ -62,7 +62,7 @@ def _cell(op: Op, bits: None, signatures: Tensor) -> Made:
 
     def cell(bits: Tensor) -> Tensor:
         bits = bits.float()
-        # 2 bits.s - |s| is |bits| exactly where s equals bits; all numbers are small integers, so exact.
+        # 2 bits.s - |s| equals |bits| exactly where s equals bits. All numbers are small integers, hence exact.
         match = 2 * bits @ known.T - ones == bits.sum(dim=1, keepdim=True)
         return torch.where(match.any(dim=1), match.float().argmax(dim=1), strictest)
 
@@ -73,7 +73,7 @@ TABLE: Table = {"clamp": _clamp, "single": _cast, "wide": _cast, "active": _acti
 
 
 def clip(z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return max(l, min(u, z)): l where l > u, as in the paper and as deployed; `torch.clamp` would give u."""
+    """Return max(l, min(u, z)), which is l where l > u, as in the paper and as deployed; `torch.clamp` would give u."""
     return torch.maximum(torch.minimum(z, upper), lower)
 
 
@@ -81,13 +81,13 @@ def affine_at(
     cell: Tensor | None, v: Tensor, x: Tensor | None, z: Tensor,
     heads: tuple[Tensor, Tensor | None, Tensor], free: tuple[Tensor, Tensor] | None,
 ) -> Tensor:  # fmt: skip
-    """Return what the head of each row's cell answers (batch, m), the free head behind the last one.
+    """Return the answer of the head of each row's cell (batch, m); the free head comes last.
 
     Shapes: v and z (batch, n), clipped and not; x (batch, d); heads (c, m, n), (c, m, d) or None, (c, m).
     """
     weight, slope, bias = heads
     count, m, n = weight.shape
-    # Outputs are few and rows are many: (heads * m, batch) is the faster way round.
+    # With few outputs and many rows, (heads * m, batch) is the faster layout.
     y = torch.addmm(bias.reshape(count * m, 1), weight.reshape(count * m, n), v.T)
     if slope is not None and x is not None:
         y = torch.addmm(y, slope.reshape(count * m, -1), x.T)

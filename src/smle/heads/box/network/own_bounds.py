@@ -1,4 +1,4 @@
-"""Bounds of the embedding by modules of the caller's own: read as layers once, and compared with what they compute."""
+"""A user's own modules as bounds: read as layers, and compared with what the module computes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from smle.heads.box.network.bounds import BoxModule, BoxParameters
 __all__ = ["own_box"]
 
 Layers = list[tuple[Tensor, Tensor]]
-_POINTS = 64  # of the domain
-_ALIKE = 1e-9  # of the largest bound, in float64
+_POINTS = 64  # sample points of the domain
+_ALIKE = 1e-9  # tolerance in float64, relative to the largest bound
 
 
 def own_box(bounds: nn.Module | Sequence[nn.Module], units: int, low: Tensor, high: Tensor) -> BoxModule:
-    """Return bounds of the caller's own as a box, over the domain [low, high] of x', shapes (d,).
+    """Turn a user's modules into a box over the domain [low, high] of x', shapes (d,).
 
     * Two modules of `Linear` and `ReLU` in turn, x' (batch, d) -> (batch, n): one for lower bounds, one for upper ones.
     * One such module, x' -> (batch, 2 n): lower bounds first, then upper ones.
     * Any module with a method `affine_bounds()` that returns (lower, upper), shapes (n, 1 + d): offsets, then slopes.
 
-    Raises:
-        TypeError: If it is none of these, or computes something else than its layers in turn.
-        ValueError: If shapes do not fit.
+    Raises TypeError for anything else, or a module that does not compute what its layers do.
     """
     if isinstance(bounds, nn.Module) and hasattr(bounds, "affine_bounds"):
         return StatedBox(bounds, units, len(low))
@@ -46,7 +44,7 @@ def own_box(bounds: nn.Module | Sequence[nn.Module], units: int, low: Tensor, hi
 
 
 class Chain(nn.Module):
-    """A module of the caller's own, read as `Linear` and `ReLU` layers in turn."""
+    """A user's module, read as alternating `Linear` and `ReLU` layers."""
 
     def __init__(self, module: nn.Module, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -74,14 +72,14 @@ class Chain(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layers compute in turn."""
+        """Apply the layers in turn."""
         for i, (weight, bias) in enumerate(self.layers(x.dtype)):
             x = nn.functional.linear(torch.relu(x) if i else x, weight, bias)
         return x
 
 
 def _require_same(module: nn.Module, chain: Chain, points: Tensor) -> None:
-    """Raise a TypeError if a module computes something else than its layers, with its numbers or with random ones."""
+    """Raise TypeError if a module does not compute what its layers do, with its own weights or random ones."""
     random = torch.Generator().manual_seed(0)
     try:
         copy = deepcopy(module).to("cpu", torch.float64)
@@ -115,7 +113,7 @@ def _refused(module: nn.Module, why: str) -> str:
 
 
 class ChainBox(BoxModule):
-    """l(x) and u(x) by layers of the caller's own, trained with the network: one chain for both, or one for each."""
+    """l(x) and u(x) by a user's layers, trained with the network: one chain for both, or one each."""
 
     def __init__(self, chains: Sequence[Chain]) -> None:
         super().__init__()
@@ -129,7 +127,7 @@ class ChainBox(BoxModule):
         return BoxParameters((lower + upper) / 2, (upper - lower) / 2, hidden=tuple(hidden))
 
     def _joined(self, dtype: torch.dtype) -> Layers:
-        """Return the layers of all chains side by side, as one chain."""
+        """Stack the layers of all chains into one chain."""
         every: list[Layers] = [chain.layers(dtype) for chain in self.chains]  # type: ignore[operator]
         depth = max(len(layers) for layers in every)
         joined: Layers = []
@@ -141,9 +139,9 @@ class ChainBox(BoxModule):
 
 
 def _deeper(layers: Layers, depth: int) -> Layers:
-    """Return layers that compute the same, `depth` of them: behind a kink a layer of ones changes nothing.
+    """Extend layers to `depth` without changing what they compute: after a ReLU, an identity layer changes nothing.
 
-    In front of the first kink x' passes as max(x', 0) - max(-x', 0).
+    Before the first ReLU, x' passes as max(x', 0) - max(-x', 0).
     """
     if len(layers) == depth:
         return layers
@@ -157,7 +155,7 @@ def _deeper(layers: Layers, depth: int) -> Layers:
 
 
 class StatedBox(BoxModule):
-    """l(x) and u(x) that a module of the caller's own states: affine, however it computes them."""
+    """l(x) and u(x) as a user's module states them: affine, however it computes them."""
 
     def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Proofs for frozen heads behind a box: obligations, verdicts, and the certificate that is issued on them."""
+"""Proofs for frozen heads behind a box: obligations, verdicts and certificates."""
 
 from smle.heads.box.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdict, Verdicts, Violated
 

@@ -1,11 +1,11 @@
-"""Proofs by cases: a clause that is not proved over a region at once is proved over the parts of a tree of cuts.
+"""Proofs by cases: a clause not proved over a region at once is proved over the parts of a tree of cuts.
 
 * Bounds by networks (`BoxCases`): boxes of inputs, cut in two across their widest side. On each box the networks are
-  relaxed to affine functions (`relaxation`), so that a box is the case of affine bounds over a polytope.
+  relaxed to affine functions (`relaxation`), so a box is the case of affine bounds over a polytope.
 * Affine bounds that cross (`UnitCases`): l_i <= u_i on one side, l_i >= u_i on the other. Each cut settles what the
-  clip does to a unit, and is a row of the region. With all units settled nothing is relaxed any more.
+  clip does to a unit, and is a row of the region. With all units settled, nothing is relaxed any more.
 
-Bounds that do not cross are one case.
+Bounds that do not cross are a single case.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Settled = dict[int, bool]
 Part = TypeVar("Part")
 
 CUTS = 2
-"""How often training and projection cut a region's box in two, each part in turn."""
+"""Times that training and projection bisect a region's box."""
 _MOST_CASES = 128
-"""Cases looked at per clause before the proof is given up."""
+"""Most cases per clause before giving up."""
 _MOST_PIECES = 32
-"""Parts into which units that cross divide a region for a projection."""
+"""Most parts into which crossing units divide a region for a projection."""
 
 
 class Cases(ABC, Generic[Part]):
-    """The parts of one region that clauses are proved over, made when they are first needed and shared by clauses."""
+    """The parts of one region over which clauses are proved, created on demand and shared by clauses."""
 
     def __init__(self, region: Region, root: Part) -> None:
         self.region, self._root = region, root
@@ -50,7 +50,7 @@ class Cases(ABC, Generic[Part]):
 
     @abstractmethod
     def _key(self, part: Part) -> bytes:
-        """Return what tells parts apart."""
+        """Return a key for a part."""
 
     @abstractmethod
     def _made(self, part: Part) -> tuple[WidenedBox, Region]:
@@ -58,26 +58,27 @@ class Cases(ABC, Generic[Part]):
 
     @abstractmethod
     def _halves(self, part: Part, verdict: Verdict, v: Array | None) -> tuple[Cut | UnitCut, list[Part]] | None:
-        """Return a cut and the two parts, or None if there is nothing to cut; v (n,): the direction that fails."""
+        """Return a cut and the two parts, or None if nothing can be cut; v (n,) is the direction that fails."""
 
     @abstractmethod
     def _reached(self, x: Array) -> tuple[Array, Array]:
-        """Return what the clip reaches at x, from and to."""
+        """Return the lower and upper end of what the clip reaches at x."""
 
     def at(self, part: Part) -> tuple[WidenedBox, Region]:
-        """Return the box of the embedding over a part, and the part as a region."""
+        """Return the box of the embedding over a part, and the part as a region; cached."""
         key = self._key(part)
         if key not in self._known:
             self._known[key] = self._made(part)
         return self._known[key]
 
     def verify(self, clause: Clause, head: Head, *, judge: Judge, margin: float = 0.0) -> Verdict:
-        """Judge a clause; `judge` does so over one part. A case is proved if it holds by more than `margin`.
+        """Judge a clause, case by case if needed; `judge` does so over one part.
 
-        What stays open is not proved at a point of the part that was looked at last.
+        A case is proved if it holds by more than `margin`. If a case stays open, return the verdict of the last part
+        tried.
         """
         literals = Literals.of_clauses(clause, len(head.b), len(self.region.domain.low))
-        tree: dict[int, Cut | UnitCut | Leaf] = {}  # node n has the children 2 n and 2 n + 1
+        tree: dict[int, Cut | UnitCut | Leaf] = {}  # node n has children 2 n and 2 n + 1
         proofs: list[Holds] = []
         queue = deque([(1, self._root)])
         looked = 0
@@ -95,7 +96,7 @@ class Cases(ABC, Generic[Part]):
                 v = (verdict.multipliers.weights @ literals.g) @ head.W
                 verdict = self._real(verdict, literals, head, v)
             if isinstance(verdict, NotProved) and verdict.multipliers is None:
-                return verdict  # a real corner, or what the backbone's NaN leads to: smaller parts do not help
+                return verdict  # a real corner, or a NaN of the backbone: smaller parts do not help
             found = self._halves(part, verdict, v)
             if found is None or looked + len(queue) + 2 > _MOST_CASES:
                 return verdict
@@ -105,7 +106,7 @@ class Cases(ABC, Generic[Part]):
         return Holds(worst.margin, replace(worst.multipliers, cases=_preorder(tree)))
 
     def _real(self, verdict: NotProved, literals: Literals, head: Head, v: Array) -> NotProved:
-        """Return the verdict without multipliers if the real bounds reach a broken clause at its input."""
+        """Drop the multipliers of a verdict if the real bounds break the clause at its input."""
         x, region = verdict.x, self.region
         if np.isnan(x).any() or not (region.A @ x <= region.a + 1e-9 * np.abs(region.a)).all():
             return verdict
@@ -120,7 +121,7 @@ class BoxCases(Cases[tuple[Array, Array]]):
     """Boxes of inputs (low, high), for bounds by a network."""
 
     def __init__(self, bounds: NetworkBounds, region: Region) -> None:
-        """Start with the box that rows over one input prescribe."""
+        """Start with the box given by rows over one input."""
         low, high, _ = region.tight_box()
         super().__init__(region, (low, high))
         self._bounds = bounds
@@ -163,7 +164,7 @@ class UnitCases(Cases[Settled]):
         return self._envelope.settled(part), region
 
     def _halves(self, part: Settled, verdict: Verdict, v: Array | None) -> tuple[Cut | UnitCut, list[Settled]] | None:
-        """Cut the unit that the line above max(l, u) costs most."""
+        """Cut the unit for which the line above max(l, u) costs most."""
         crossing = self._envelope.crossing
         if crossing is None:
             return None
@@ -180,7 +181,7 @@ class UnitCases(Cases[Settled]):
         return UnitCut(unit), [{**part, unit: False}, {**part, unit: True}]
 
     def _reached(self, x: Array) -> tuple[Array, Array]:
-        """Without what pays for rounding."""
+        """Return the ends at x, without the widening for rounding."""
         lower, upper = self._envelope.at(x)
         if self._envelope.crossing is not None:
             upper = self._envelope.crossing.top(x)
@@ -193,16 +194,16 @@ def cases_of(bounds: Bounds | NetworkBounds, envelope: WidenedBox, region: Regio
 
 
 def cut_region(region: Region) -> list[Region]:
-    """Return a region cut into boxes, those that training prices a clause over; they cover it."""
+    """Cut a region into the boxes over which training prices a clause; they cover it."""
     low, high, _ = region.tight_box()
     boxes = bisected(low, high, region.domain.high - region.domain.low, depth=CUTS)
     return [replace(region, domain=Domain(*box, region.domain.sizes)) for box in boxes]
 
 
 def unit_pieces(bounds: Bounds | NetworkBounds, support: RegionMaximum) -> list[tuple[RegionMaximum, WidenedBox]]:
-    """Return the parts of a region in which units that cross are settled, as far as there may be so many.
+    """Return the parts of a region in which crossing units are settled, up to the largest number of parts.
 
-    The units that cross most are cut first. Parts that are proved empty are left out.
+    The units that cross most are cut first. Parts proved empty are left out.
     """
     first = WidenedBox.over_region(bounds, support)
     done: list[tuple[RegionMaximum, WidenedBox]] = []

@@ -1,9 +1,9 @@
-"""The best multipliers of a clause with several literals: one linear program, never a mixed-integer one.
+"""The best multipliers of a clause with several literals, by one linear program instead of a mixed-integer one.
 
     M = max_{x in Q, l(x) <= z <= u(x)} min_j ( g_j.(W z + V x + b) + s_j.x - h_j )
 
-with the rounding errors of the deployed program as further box variables. The duals of the rows
-`t <= literal_j` are the weights lambda; they are re-evaluated in closed form before anything is concluded.
+with the rounding errors of the deployed program as further box variables. The duals of the rows `t <= literal_j` are
+the weights lambda; they are re-evaluated in closed form before anything is concluded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["ClauseOptimum", "clause_optimum", "exact_clause_optimum"]
 
 Array = npt.NDArray[np.float64]
 _REACHED = 1e-9
-"""A unit above max(l, u) by less than this share is there: the LP has a tolerance."""
+"""Treat a unit as below max(l, u) if it exceeds it by less than this share: the LP has a tolerance."""
 _MOST_PARTS = 300
 
 
 @dataclass(frozen=True, eq=False)
 class ClauseOptimum:
-    """What the LP says: value M, weights (k,), the point x (d,) and z (n,). None-valued parts: it failed."""
+    """The result of the LP: value M, weights (k,), the point x (d,) and z (n,). They are None if it failed."""
 
     solution: Solution
     value: float = float("nan")
@@ -40,10 +40,10 @@ class ClauseOptimum:
 
 
 def exact_clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
-    """Do what `clause_optimum` does, and settle units that cross until none is above max(l, u) at the optimum.
+    """Like `clause_optimum`, but settle crossing units until none is above max(l, u) at the optimum.
 
-    Parts of the region are taken best first, so that the first one whose optimum is reached has the largest of all.
-    `exact` is False if there were too many.
+    Parts of the region are taken best first, so the first attained optimum is the largest. `exact` is False if there
+    were too many parts.
     """
     first = clause_optimum(literals, head, envelope, region)
     crossing = envelope.crossing
@@ -75,7 +75,7 @@ def exact_clause_optimum(literals: Literals, head: HeadNumbers, envelope: Widene
 
 
 def clause_optimum(literals: Literals, head: HeadNumbers, envelope: WidenedBox, region: Region) -> ClauseOptimum:
-    """Solve the LP of a clause and read weights and worst point.
+    """Solve the LP of a clause; return the weights and the worst point.
 
     Columns: x = low + span t (d), z = l(x) + widths r (n), errors (m) and casts (d) in [-1, 1], value (1).
     """

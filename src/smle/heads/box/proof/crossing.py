@@ -1,4 +1,4 @@
-"""Where bounds cross: the clip gives l where l > u, so that a unit lies in [l(x), max(l(x), u(x))] at that x.
+"""Crossing bounds: the clip gives l where l > u, so a unit lies in [l(x), max(l(x), u(x))].
 
     max(l, u) = u + relu(l - u) <= u + share (l - u) + lift        for every share in [0, 1]
 
@@ -22,12 +22,12 @@ __all__ = ["Crossing"]
 
 Array = npt.NDArray[np.float64]
 _DOUBT = 2.0**-46
-"""Share of the terms of l - u that pays for computing its range in float64."""
+"""Share of the terms of l - u that covers the float64 errors in its range."""
 
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Units whose bounds may cross in the domain, and by how much they do in a region.
+    """Units whose bounds may cross in the domain, and how far they cross in a region.
 
     Shapes: units (k,); offset (k,) and slope (k, d) of l - u; low, high (k,): its range over the region, proved by the
     multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) are those of u, widened.
@@ -50,9 +50,9 @@ class Crossing:
         cls, lower: tuple[Array, Array], upper: tuple[Array, Array], extra: Array, support: RegionMaximum, *,
         proved: bool = True,
     ) -> Crossing | None:  # fmt: skip
-        """Return what crosses in the region of `support`; None: nothing does, not even elsewhere in the domain.
+        """Find the units that cross in the region of `support`; None if no unit crosses anywhere in the domain.
 
-        `lower` and `upper` are offset (n,) and slope (n, d) of the bounds; `extra` (n,) widens u. Without `proved` the
+        `lower` and `upper` are offset (n,) and slope (n, d) of the bounds; `extra` (n,) widens u. If not `proved`, the
         range may come from the vertices of the region, without multipliers.
         """
         region = support.region
@@ -77,11 +77,11 @@ class Crossing:
 
     @cached_property
     def open(self) -> npt.NDArray[np.intp]:
-        """Places in `units` of those that cross in a part of the region and not in all of it."""
+        """Positions in `units` of those that cross in part of the region only."""
         return np.flatnonzero((self.low < 0) & (self.high > 0))
 
     def lines(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
-        """Return (share, lift), where some units are settled: True if l >= u."""
+        """Return (share, lift), given the units already settled: True if l >= u."""
         share, lift = self.share, self.lift
         if settled:
             share, lift = share.copy(), lift.copy()
@@ -91,7 +91,7 @@ class Crossing:
         return share, lift
 
     def tops(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
-        """Return an affine function above max(l, u), widened, where some units are settled: (n,), (n, d)."""
+        """Return an affine function above max(l, u), widened, given the units already settled: (n,), (n, d)."""
         share, lift = self.lines(settled)
         upper, slope = self.upper.copy(), self.upper_slope.copy()
         upper[self.units] += share * self.offset + lift
@@ -99,7 +99,7 @@ class Crossing:
         return upper, slope
 
     def beyond(self, x: Array) -> Array:
-        """Return by how much l exceeds u at inputs, 0 where it does not. Shapes: x (..., d) -> (..., k)."""
+        """Return max(l - u, 0) at the inputs. Shapes: x (..., d) -> (..., k)."""
         return np.maximum(x @ self.slope.T + self.offset, 0.0)
 
     def top(self, x: Array) -> Array:
@@ -109,7 +109,7 @@ class Crossing:
         return result
 
     def cut(self, region: Region, unit: int, crossed: bool) -> Region:
-        """Return the part of a region where l >= u for a unit (`crossed`), or l <= u."""
+        """Return the part of a region where l >= u for a unit (if `crossed`), else l <= u."""
         (place,) = np.flatnonzero(self.units == unit)
         sign = -1.0 if crossed else 1.0
         return replace(

@@ -1,4 +1,4 @@
-"""The rounding bounds of `smle_check.floats` in float64, rounded up a little, for many rows at once."""
+"""The rounding bounds of `smle_check.floats`, vectorized in float64 and rounded up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UP = 1.0 + 1e-9
 
 
 def gamma(roundings: int) -> float:
-    """Return k u / (1 - k u) for float32, rounded up a little; inf if there is no bound."""
+    """Return k u / (1 - k u) for float32, rounded up; inf if there is no bound."""
     accumulated = roundings * U
     return accumulated / (1 - accumulated) * _UP if accumulated < 1 else np.inf
 

@@ -1,7 +1,7 @@
-"""The waist between mathematics and framework: what a safe network can output, frozen.
+"""Everything a safe network can output, frozen: the interface between the proofs and torch.
 
 For a cell with head (W, V, b) the reachable outputs are `{W z + V x + b : l(x) <= z <= max(l(x), u(x)), x in cell}`.
-Arrays are the float32 numbers that are deployed; nothing here is a torch tensor.
+Arrays hold the deployed float32 numbers; none is a torch tensor.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
 class Bounds:
     """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n,), and (n, d) twice or None.
 
-    Without slopes the bounds are constant. The clip gives l where l > u; constant bounds that cross are therefore those
-    with upper = lower, and are kept as such.
+    Without slopes the bounds are constant. Since the clip gives l where l > u, constant bounds that cross are stored
+    with upper = lower.
     """
 
     lower: Array
@@ -68,7 +68,7 @@ class Bounds:
         return self.lower_slope.astype(np.float64), self.upper_slope.astype(np.float64)
 
     def stored(self) -> dict[str, Array]:
-        """Return the arrays by their names in the model file."""
+        """Return the arrays, named as in the model file."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
     @property
@@ -94,8 +94,8 @@ class Layer:
 class NetworkBounds:
     """l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, at least one, ReLU after each.
 
-    Where `lower <= upper` number by number the bounds cannot cross, because h >= 0. Otherwise they may: where l > u the
-    clip gives l.
+    If `lower <= upper` holds entry by entry, the bounds cannot cross, because h >= 0. Otherwise they may: where l > u
+    the clip gives l.
     """
 
     kind: ClassVar[str] = "network"
@@ -114,7 +114,7 @@ class NetworkBounds:
 
     @classmethod
     def of_stored(cls, arrays: Mapping[str, npt.ArrayLike]) -> NetworkBounds:
-        """Return bounds from arrays by their names in the model file.
+        """Read bounds from arrays, named as in the model file.
 
         `hidden.0.weight` (k, d), `hidden.0.bias` (k,), further hidden layers; `lower`, `upper` (n,) and `lower_slope`,
         `upper_slope` (n, k).
@@ -128,7 +128,7 @@ class NetworkBounds:
         return cls(hidden, layer("lower_slope", "lower"), layer("upper_slope", "upper"))
 
     def stored(self) -> dict[str, Array]:
-        """Return the arrays of `of_stored`."""
+        """Return the arrays that `of_stored` reads."""
         arrays: dict[str, Array] = {}
         for i, layer in enumerate(self.hidden):
             arrays |= {f"hidden.{i}.weight": layer.weight, f"hidden.{i}.bias": layer.bias}
@@ -137,7 +137,7 @@ class NetworkBounds:
         return arrays
 
     def at(self, x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return (l(x), u(x)) in float64 as stated, not widened and perhaps crossing."""
+        """Return (l(x), u(x)) in float64, not widened; they may cross."""
         for layer in self.hidden:
             x = np.maximum(layer.weight.astype(np.float64) @ x + layer.bias, 0.0)
         lower, upper = (last.weight.astype(np.float64) @ x + last.bias for last in (self.lower, self.upper))
@@ -153,8 +153,8 @@ class NetworkBounds:
 class Head:
     """y = W z + V x + b. Shapes: W (m, n), V (m, d) or None, b (m,); fallback (m,) or None.
 
-    `fallback` is what the deployed program outputs where the backbone gives NaN (clip by `clamp`); with the
-    NaN-safe clip by comparisons it is None.
+    `fallback` is the output of the deployed program where the backbone gives NaN (clip by `clamp`). It is None with the
+    clip by comparisons, which is safe for NaN.
     """
 
     W: Array
@@ -178,7 +178,7 @@ class Head:
 
     @classmethod
     def from_vector(cls, vector: npt.NDArray[np.float64], like: Head) -> Head:
-        """Return the head with these parameters, rounded to float32; shapes and fallback are those of `like`."""
+        """Return the head with these parameters, rounded to float32, with shapes and fallback of `like`."""
         m, n = like.W.shape
         table = vector.reshape(m, -1).astype(np.float32)
         return cls(table[:, :n], table[:, -1], V=None if like.V is None else table[:, n:-1], fallback=like.fallback)
@@ -188,7 +188,7 @@ class Head:
 class FrozenHeads:
     """Bounds shared by all cells, and one head per cell, in the order of `Cells`.
 
-    A free cell (nothing is required there) has None for its head.
+    The head of a free cell, where nothing is required, is None.
     """
 
     bounds: Bounds | NetworkBounds

@@ -1,4 +1,4 @@
-"""Verdicts of a box -> its certificate, which the exact checker accepted; otherwise nothing is issued."""
+"""Issue the certificate of a box from its verdicts, if the exact checker accepts it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["issue", "require_proved"]
 
 
 _MANY_PAIRS = 1_000
-"""Beyond this many exclusions, weights are stored per label."""
+"""Beyond this many exclusions, store weights per label."""
 
 
 _CHUNK_PAIRS = 1 << 11
@@ -56,8 +56,7 @@ def issue(
 ) -> Certificate:
     """Prove every rule for the frozen heads and return a certificate that the exact checker accepted.
 
-    Raises:
-        NotCertifiedError: If a rule cannot be proved; the message names it and says by how much it is missed.
+    Raises NotCertifiedError with the rule that is not proved and by how much it is missed.
     """
     verdicts = verify(over, spec, cells)
     require_proved(verdicts, spec)
@@ -101,19 +100,19 @@ def _coverage(cells: Cells) -> dict[str, Any]:
 
 
 class _Proofs:
-    """The proofs of a certificate; what is stored as bytes is appended to the binary block."""
+    """Writes the proofs of a certificate; arrays are appended to the binary block."""
 
     def __init__(self, verdicts: Verdicts, block: bytearray) -> None:
         self.verdicts, self.block = verdicts, block
         self._slopes: dict[bytes, int] = {}
-        self._empty: dict[tuple[int, int | None], Mu] = {}  # of regions that no input reaches
+        self._empty: dict[tuple[int, int | None], Mu] = {}  # proofs that no input reaches a region
         for obligation, verdict in verdicts:
             assert isinstance(verdict, Holds)
             if verdict.multipliers.empty and not verdict.multipliers.cases:
                 self._empty.setdefault((obligation.head, obligation.region), verdict.multipliers.rows)
 
     def entries(self, over: FrozenHeads, spec: Specification) -> list[dict[str, Any]]:
-        """Return all proofs: of regions, of clauses, of exclusions."""
+        """Return all proofs: of empty regions, of clauses, of exclusions."""
         proofs: list[dict[str, Any]] = [
             {"head": head, "region": region, "empty": _multipliers(rows)}
             for (head, region), rows in self._empty.items()
@@ -169,7 +168,7 @@ class _Proofs:
         return {"weights": compact, "cases": cases}
 
     def _alone(self, item: ExclusionVerdicts) -> bool:
-        """Whether no bounds cross, so that the box is the same over every region."""
+        """Return whether no bounds cross, so that the box is the same over every region."""
         return all((gaps.head, gaps.region) != (item.head, item.region) for gaps in self.verdicts.gaps)
 
 
@@ -178,9 +177,9 @@ def _multipliers(rows: Mu) -> list[list[Any]]:
 
 
 def _weights_of_labels(item: ExclusionVerdicts, values: PairValues, block: bytearray) -> dict[str, int] | None:
-    """Write one weight per label, and pairs of their own for the few pairs that these do not prove; None if many."""
+    """Write one weight per label, and single weights for the few pairs these do not prove; None if there are many."""
     scales = values.scales()
-    # Multiples of 2^-23, so that the checker's integers stay small.
+    # Multiples of 2^-23 keep the checker's integers small.
     weights = np.maximum(np.round(scales / scales.max() * 2.0**23), 1.0) / 2.0**23
     first, second = item.pairs[:, 0], item.pairs[:, 1]
     proved = np.empty(len(item.pairs), dtype=bool)
@@ -201,7 +200,7 @@ def _weights_of_labels(item: ExclusionVerdicts, values: PairValues, block: bytea
 
 
 def require_proved(verdicts: Verdicts, spec: Specification) -> None:
-    """Raise NotCertifiedError with the worst failure if an obligation is not proved; a real violation comes first."""
+    """Raise NotCertifiedError for the worst obligation that is not proved; a real violation comes first."""
     if verdicts.hold:
         return
     failures = verdicts.failures()

@@ -1,11 +1,11 @@
 """Exclusions `y_h < 0 or y_k < 0` at scale: one weight per pair, found for all pairs at once, in chunks.
 
-For constant bounds, with a = half-width x head row and beta = logit at the box center plus rounding error, a pair
-is proved by weights (w, 1 - w) if
+For constant bounds, with a = half-width x head row and beta = logit at the box center plus rounding error, a pair is
+proved by weights (w, 1 - w) if
 
     || w a_h + (1 - w) a_k ||_1 + w beta_h + (1 - w) beta_k < 0.
 
-The left side is convex and piecewise linear in w: one scale per label (1 / ||a||_1) is tried first; for the rest
+The left side is convex and piecewise linear in w. One scale per label (1 / ||a||_1) is tried first; for the rest,
 tangents from both sides of the minimum are intersected, which ends after a few steps. Affine bounds and pass-through
 add a term that is priced over the domain.
 """
@@ -31,12 +31,12 @@ _CHUNK_NUMBERS = 1 << 19
 _STEPS = 40
 _GRID = 2.0**23
 _GAIN = 1e-7
-"""A search stops when the bound can improve by less than this share of itself."""
+"""Stop when the bound can improve by less than this share."""
 
 
 @dataclass(frozen=True, eq=False)
 class PairValues:
-    """What the bound of a pair is made of. Shapes: rows (m, n), offsets (m,), slopes and half_slopes or None.
+    """The terms of the bound of a pair. Shapes: rows (m, n), offsets (m,), slopes and half_slopes or None.
 
     With the box z = center + center_slope x +- (half + half_slope x): rows = W, offsets = W center + b + E.
     """
@@ -50,7 +50,7 @@ class PairValues:
 
     @classmethod
     def of(cls, head: HeadNumbers, envelope: WidenedBox, domain: Domain) -> PairValues:
-        """Collect the numbers of a head under an envelope."""
+        """Collect the terms of a head under an envelope."""
         center, half = (envelope.lower + envelope.upper) / 2, (envelope.upper - envelope.lower) / 2
         slope = half_slope = None
         if envelope.upper_slope is not None and envelope.lower_slope is not None:
@@ -58,7 +58,7 @@ class PairValues:
             slope = head.W @ ((envelope.upper_slope + envelope.lower_slope) / 2)
         if head.V is not None:
             slope = head.V if slope is None else slope + head.V
-        # Float64 errors of the sums below are paid for here, per label.
+        # Covers the float64 errors of the sums below, per label.
         terms = head.W.shape[1] + len(domain.low) + 16
         deduction = 4 * terms * 2.0**-52 * np.minimum(head.sizes, 1e38)
         offsets = head.W @ center + head.b + head.errors * (1 + 1e-9) + deduction
@@ -97,8 +97,8 @@ def verify_exclusions(
 ) -> tuple[Weights, Array]:
     """Return float32 weights (p, 2) and margins (p,) for all pairs; a pair is proved if its margin is > 0.
 
-    A pair that one scale per label proves keeps that weight, so its margin is a lower bound of the best one;
-    with `best=True` every pair is searched to the end.
+    A pair that one scale per label proves keeps that weight, so its margin is a lower bound; with `best=True` every
+    pair is optimized.
     """
     values = PairValues.of(HeadNumbers.of(head, envelope, domain), envelope, domain)
     weights, bounds = best_weights(pairs, values, best=best)
@@ -111,7 +111,7 @@ def verify_exclusions(
 
 
 def best_weights(pairs: Pairs, values: PairValues, *, best: bool = True) -> tuple[Weights, Array]:
-    """Return float32 weights (p, 2) and bounds (p,) on the larger of min(y_h, y_k), in chunks.
+    """Return float32 weights (p, 2) and upper bounds (p,) on min(y_h, y_k), in chunks.
 
     With `best=False` the search for a pair ends once its bound is negative, or cannot become so.
     """
@@ -140,7 +140,7 @@ def _chunk(pairs: Pairs, values: PairValues, scales: Array, *, best: bool) -> tu
         right.update(up, trial, value, derivative)
         left.update(~up, trial, value, derivative)
         cut, floor = _intersection(left, right)
-        # Below `floor` the convex bound cannot go: a pair that is short even there is left as it is.
+        # The convex bound cannot go below `floor`: give up pairs that fail even there.
         open_ = (floor < bound[todo] - _GAIN * np.abs(bound[todo])) & (left.at < right.at)
         if not best:
             open_ &= ~(bound[todo] < 0) & ~(floor >= 0)
@@ -163,7 +163,7 @@ def _on_grid(w: Array) -> Array:
 
 @dataclass(eq=False)
 class _Tangents:
-    """Points of the convex bound on one side of its minimum, with tangents; slope NaN: not evaluated yet."""
+    """Points of the convex bound on one side of its minimum, with tangents; slope is NaN until evaluated."""
 
     at: Array
     value: Array

@@ -1,7 +1,7 @@
 """Bounds computed by small ReLU networks: intervals, affine relaxations and rounding, layer by layer.
 
 A unit whose sign is open on a box of inputs is relaxed by a line below and a line above its ReLU. The result is an
-affine function below l and one above u, so that all that works for affine bounds works for networks, conservatively.
+affine function below l and one above u, so everything for affine bounds applies to networks, conservatively.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UP = 1.0 + 1e-9
 
 
 def _highest(slope: Array, low: Array, high: Array) -> Array:
-    """Return max slope.x over a box. Shapes: slope (k, d) -> (k,)."""
+    """Return the maximum of slope.x over a box. Shapes: slope (k, d) -> (k,)."""
     top: Array = np.maximum(slope * low, slope * high).sum(axis=1)
     return top
 
@@ -49,7 +49,7 @@ class HiddenLayer:
 
     @classmethod
     def over(cls, layers: Sequence[Layer], low: Array, high: Array) -> HiddenLayer:
-        """Return the last of some hidden layers over a box."""
+        """Relax hidden layers over a box; return the last one."""
         hidden: HiddenLayer | None = None
         for layer in layers:
             hidden = cls._next(layer, low, high, hidden)
@@ -58,7 +58,7 @@ class HiddenLayer:
 
     @classmethod
     def _next(cls, layer: Layer, low: Array, high: Array, previous: HiddenLayer | None) -> HiddenLayer:
-        """Return one more layer. Slopes are rounded to float32 first, as a certificate stores them."""
+        """Relax one more layer. Slopes are rounded to float32 first, as a certificate stores them."""
         weight, bias = layer.weight.astype(np.float64), layer.bias.astype(np.float64)
         if previous is None:
             sizes, inherited = np.maximum(np.abs(low), np.abs(high)), np.zeros(len(bias))
@@ -71,11 +71,11 @@ class HiddenLayer:
         lowest, highest = bias - tops[1] - doubt, bias + tops[0] + doubt
         open_ = (lowest < 0) & (highest > 0)
         # The line above is the chord. The slope of the line below goes from 0 to 1 as the chord's goes from 1/4 to 3/4:
-        # near the best choice, and without the jump of a comparison, which training would feel and rounding could turn.
+        # near the best choice, and without a jump, which would disturb training and which rounding could flip.
         chord = np.where(open_, highest / np.where(open_, highest - lowest, 1.0), lowest >= 0)
         slopes = np.stack([np.clip(2 * chord - 0.5, 0.0, 1.0), chord], axis=1).astype(np.float32)
         above = slopes[:, 1].astype(np.float64)
-        # ReLU minus a line is convex: it is largest at an end.
+        # ReLU minus a line is convex, hence largest at an end.
         ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]
         lift = np.maximum(*ends) * (1 + 1e-12)
         errors = (affine_errors(weight, sizes, bias) + inherited + _TINY) * _UP
@@ -107,7 +107,7 @@ class HiddenLayer:
 
 
 def bisect(low: Array, high: Array, span: Array) -> tuple[int, float] | None:
-    """Return (input, at): where to cut a box in two, across its widest side relative to `span`; None if nowhere."""
+    """Return (input, at) to cut a box across its widest side relative to `span`, or None if it cannot be cut."""
     k = int(np.argmax((high - low) / np.maximum(span, 1e-300)))
     at = float(np.float32((low[k] + high[k]) / 2))
     return (k, at) if low[k] < at < high[k] else None
@@ -122,7 +122,7 @@ def halves(low: Array, high: Array, cut: tuple[int, float]) -> tuple[tuple[Array
 
 
 def bisected(low: Array, high: Array, span: Array, *, depth: int) -> list[tuple[Array, Array]]:
-    """Return the boxes that `depth` cuts of every box in turn lead to; 2^depth, some twice if they cannot be cut."""
+    """Bisect every box `depth` times; return 2^depth boxes, some repeated if they cannot be cut."""
     boxes = [(low, high)]
     for _ in range(depth):
         cuts = [(box, bisect(*box, span)) for box in boxes]

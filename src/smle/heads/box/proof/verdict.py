@@ -1,4 +1,4 @@
-"""Verdicts: what is known about one clause over one cell. Outcomes are values; none has a truth value.
+"""Verdicts: the result for one clause over one cell. No verdict has a truth value.
 
 * `Holds`: proved, with the multipliers that an exact checker needs.
 * `NotProved`: a corner (x, z) of the over-approximation breaks the clause. The deployed program may still obey.
@@ -42,10 +42,10 @@ class Multipliers:
     """A convex combination of literals, and weights >= 0 for rows of the region.
 
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
-    * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows behind them.
+    * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows after them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
     * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields are
-      then those of the worst part. Empty: the region was proved as a whole.
+      then those of the worst part. Empty if the region was proved as a whole.
     """
 
     weights: Array
@@ -71,7 +71,7 @@ class UnitCut:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """One case, proved by multipliers of its own. `slopes` (units, 2): lines around the ReLUs of bounds by networks."""
+    """One case with its own multipliers. `slopes` (units, 2): lines around the ReLUs of bounds by networks."""
 
     multipliers: Multipliers
     slopes: npt.NDArray[np.float32] | None
@@ -83,7 +83,7 @@ Tree = tuple[Cut | UnitCut | Leaf, ...]
 
 @dataclass(frozen=True, eq=False)
 class RegionGaps:
-    """By how much bounds cross in the region of a head: (unit, share, rows for the least l - u, rows for the largest).
+    """How far bounds cross in the region of a head: (unit, share, rows for the least l - u, rows for the largest).
 
     max(l, u) - u = relu(l - u) <= share (l - u) + lift, where the range of l - u gives lift.
     """
@@ -100,7 +100,7 @@ class _NoTruth:
 
 @dataclass(frozen=True, eq=False)
 class Holds(_NoTruth):
-    """Proved with a margin > 0, in the units of the clause's left-hand sides, rounding deducted."""
+    """Proved with a margin > 0, after rounding, in the units of the clause's left-hand sides."""
 
     margin: float
     multipliers: Multipliers
@@ -108,7 +108,7 @@ class Holds(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class NotProved(_NoTruth):
-    """The over-approximation reaches (x, z) where the clause is broken by -margin (margin <= 0)."""
+    """The over-approximation reaches (x, z), where the clause is broken by -margin (margin <= 0)."""
 
     x: Array
     z: Array
@@ -127,7 +127,7 @@ class Violated(_NoTruth):
 
 @dataclass(frozen=True, eq=False)
 class Unknown(_NoTruth):
-    """No answer."""
+    """Neither proved nor refuted, for the given reason."""
 
     reason: str
 
@@ -152,11 +152,9 @@ class Obligation:
 class ExclusionVerdicts(_NoTruth):
     """Verdicts for the exclusions of one rule, as arrays.
 
-    Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]; it is proved by the weights
-    weights[i] (for h and for k, float32, adding up to about 1) if margins[i] > 0.
-    Shapes: pairs (p, 2), weights (p, 2), margins (p,). `cases` has the proofs of pairs that weights do not prove, by
-    their place.
-    `unproved` has verdicts with inputs for pairs that are not proved, by their clause; of many the worst ones.
+    Pair i says `y_h < 0 or y_k < 0` with (h, k) = pairs[i]. It is proved by weights[i] (for h and k, float32, adding up
+    to about 1) if margins[i] > 0. Shapes: pairs (p, 2), weights (p, 2), margins (p,). `cases` has the proofs of pairs
+    that no weights prove, by position. `unproved` has verdicts with inputs for the worst unproved pairs, by clause.
     """
 
     head: int
@@ -178,7 +176,7 @@ class ExclusionVerdicts(_NoTruth):
 class Verdicts(_NoTruth):
     """All verdicts for one over-approximation: one per obligation, and arrays for exclusions.
 
-    `rules`: their names. `gaps`: where affine bounds cross, by how much, region by region.
+    `rules`: their names. `gaps`: how far affine bounds cross, region by region.
     """
 
     items: tuple[tuple[Obligation, Verdict], ...]
@@ -199,7 +197,7 @@ class Verdicts(_NoTruth):
         return html_table(repr(self), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return for each rule what is proved and its smallest margin, or what stands in the way."""
+        """Return, for each rule, what is proved and its smallest margin, or why it is not proved."""
         found: dict[int, list[float]] = {}
         worse: dict[int, str] = {}
         for obligation, verdict in self.items:
@@ -246,7 +244,7 @@ class Verdicts(_NoTruth):
         return float(smallest)
 
     def failures(self) -> tuple[tuple[Obligation, Verdict], ...]:
-        """Return the obligations that are not proved, worst first; of many exclusions the worst ones."""
+        """Return the obligations that are not proved, worst first; many exclusions are cut to the worst ones."""
 
         def depth(item: tuple[Obligation, Verdict]) -> float:
             verdict = item[1]

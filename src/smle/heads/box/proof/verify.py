@@ -44,9 +44,9 @@ Array = npt.NDArray[np.float64]
 _TINY_SHARE = 1e-13
 """A margin below this share of the clause's own terms is not trusted in float64."""
 _WITNESSES = 20
-"""Pairs that are not proved for which an input is kept."""
+"""Keep an input for up to this many unproved pairs."""
 _MOST_PAIRS = 500
-"""Pairs that weights do not prove, up to which each is tried as a clause of its own."""
+"""Try pairs that weights do not prove as clauses, up to this many."""
 
 
 def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
@@ -81,7 +81,7 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """One head over one region: as a whole, or case by case."""
+    """One head over one region, to be judged as a whole or case by case."""
 
     head: Head
     support: RegionMaximum
@@ -118,7 +118,7 @@ class _Place:
     ) -> tuple[npt.NDArray[np.float32], Array, dict[int, Tree], tuple[tuple[int, Verdict], ...]]:
         """Return weights, margins, cases and `unproved` of `ExclusionVerdicts`; `before` clauses precede the pairs.
 
-        Weights prove most pairs over the whole domain. Others are clauses over the region.
+        Weights prove most pairs over the whole domain. The others are judged as clauses over the region.
         """
         weights, margins = np.zeros((len(pairs), 2), np.float32), np.full(len(pairs), -np.inf)
         if not self.is_relaxed:
@@ -154,7 +154,7 @@ def judge_clause(clause: Clause, head: Head, envelope: WidenedBox, region: Regio
 
 
 def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, region: Region) -> list[Verdict]:
-    """Judge clauses over one region, the fallback included."""
+    """Judge clauses over one region, including the fallback."""
     m, d = len(head.b), len(region.domain.low)
     literals = [Literals.of_clauses(clause, m, d) for clause in clauses]
     result = judge_literals(literals, head, envelope, RegionMaximum(region))
@@ -163,10 +163,10 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, 
         for i, clause in enumerate(clauses):
             verdict = result[i]
             if isinstance(verdict, Holds) and verdict.multipliers.empty:
-                continue  # no input gets there
+                continue  # no input reaches it
             room, x = fallback_room(clause, y, region.domain)
             if not room > 0:
-                # No number leads there: the backbone gives NaN.
+                # The fallback is served only if the backbone gives NaN.
                 result[i] = NotProved(x, np.full(head.W.shape[1], np.nan), room)
     return result
 
@@ -174,7 +174,7 @@ def verify_clauses(clauses: Sequence[Clause], head: Head, envelope: WidenedBox, 
 def judge_literals(
     clauses: Sequence[Literals], head: Head, envelope: WidenedBox, support: RegionMaximum
 ) -> list[Verdict]:
-    """Judge clauses over the region of `support`; the fallback is left aside.
+    """Judge clauses over the region of `support`, ignoring the fallback.
 
     Single literals are priced all at once; several literals take one LP each.
     """
@@ -209,7 +209,7 @@ def _single(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support
 
 
 def _located(result: list[Verdict], clauses: Sequence[Literals], support: RegionMaximum) -> list[Verdict]:
-    """Answer `Unknown` where no input is known; if the region is proved empty, nothing has to hold."""
+    """Return `Unknown` where no input is known; in a region proved empty, everything holds."""
     point, empty, reason = support.located
     if empty is not None:
         proof = support.region.pairs(empty)
@@ -230,7 +230,7 @@ def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
 
 
 def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Verdict:
-    """Judge a clause of several literals: candidates are the LP's weights and each literal alone."""
+    """Judge a clause of several literals, trying the LP's weights and each literal alone."""
     region = support.region
     optimum = clause_optimum(literals, head, envelope, region)
     candidates = np.eye(len(literals.h))
@@ -253,7 +253,7 @@ def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, suppor
 
 
 def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Array]:
-    """Return (room, x): positive room means that one literal holds for the constant y at every input.
+    """Return (room, x); if room is positive, one literal holds for the constant y at every input.
 
     Literals without inputs are evaluated exactly; x is where the best literal has the least room.
     """

@@ -1,12 +1,12 @@
-"""Closed forms: the largest value that a combination of literals takes over a head's reachable outputs.
+"""Closed forms: the largest value of a combination of literals over a head's reachable outputs.
 
-For weights lambda on the literals of a clause, v = sum_j lambda_j g_j W, the worst z is u(x) where v > 0 and l(x)
-where v < 0; what remains is an affine function c.x + d over the region, plus the rounding margin
+For weights lambda on the literals of a clause and v = sum_j lambda_j g_j W, the worst z is u(x) where v > 0 and l(x)
+where v < 0. What remains is an affine function c.x + d over the region, plus the rounding margin
 
     |sum_j lambda_j g_j| . E + |sum_j lambda_j s_j| . (2^-24 |x|)
 
-of the deployed float32 program (`smle_check.floats`). Everything is float64 with a deduction for its own
-errors; the exact checker has the last word.
+of the deployed float32 program (`smle_check.floats`). Everything is float64 with a deduction for its own errors; the
+exact checker decides.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ class WidenedBox:
 
     @property
     def by_network(self) -> HiddenWidenedBox | None:
-        """The box in terms of hidden units, where bounds are networks."""
+        """The box in terms of hidden units, if bounds are networks, else None."""
         return self if isinstance(self, HiddenWidenedBox) else None
 
     @classmethod
     def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
-        """Return the widened box over the whole domain; of networks, the affine one around it."""
+        """Return the widened box over the whole domain; for networks, an affine box around it."""
         return cls.over_region(bounds, RegionMaximum(Region.whole(domain)))
 
     @classmethod
     def over_region(cls, bounds: Bounds | NetworkBounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
         """Return the widened box over a region, where the clip gives l if l > u.
 
-        `proved`: multipliers say by how much bounds cross; else the vertices of the region may do so, faster.
+        If not `proved`, how far bounds cross may come from the vertices of the region, which is faster but has no
+        multipliers.
         """
         domain = support.region.domain
         if isinstance(bounds, NetworkBounds):
@@ -86,7 +87,7 @@ class WidenedBox:
         return box if crossing is None else box.settled({})
 
     def settled(self, crossed: Mapping[int, bool]) -> WidenedBox:
-        """Return the box where some units are known to cross (True), or not to."""
+        """Return the box, given units known to cross (True) or not to cross."""
         if self.crossing is None:
             return self
         upper, slope = self.crossing.tops(crossed)
@@ -101,7 +102,7 @@ class WidenedBox:
         return offset, up @ self.upper_slope + down @ self.lower_slope
 
     def corner(self, v: Array, x: Array) -> Array:
-        """Return the worst z that is reached at x for the direction v. Shapes: v (n,), x (d,) -> (n,)."""
+        """Return the worst z reached at x for the direction v. Shapes: v (n,), x (d,) -> (n,)."""
         lower, upper = self.at(x)
         return np.where(v > 0, upper if self.crossing is None else self.crossing.top(x), lower)
 
@@ -114,10 +115,10 @@ class WidenedBox:
 
 @dataclass(frozen=True, eq=False)
 class HiddenWidenedBox(WidenedBox):
-    """The box of bounds by a network (h: its last hidden layer), affine in h; around it, unit by unit, one affine in x.
+    """The box of bounds by a network, affine in its last hidden layer h, with a box affine in x around it.
 
-    The worst case of a combination v of units is found in h first, where units add up and cancel, and only then
-    brought back to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
+    The worst case of a combination v of units is found in h first, where units add up and cancel, and then brought back
+    to x: never worse than the box in x. Shapes: base_lower, base_upper (n,), maps (n, k).
     """
 
     hidden: HiddenLayer
@@ -138,7 +139,7 @@ class HiddenWidenedBox(WidenedBox):
             affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
         )
         extra = (TINY + rounding) * _UP
-        # Where l > u the clip gives l: u is raised by the largest l - u over the box.
+        # Where l > u the clip gives l, so u is raised by the largest l - u over the box.
         gap = np.maximum(lower - upper + np.maximum(lower_map - upper_map, 0.0) @ hidden.top, 0.0) * _UP
         ends = (
             upper + np.maximum(upper_map, 0.0) @ hidden.top,
@@ -192,10 +193,10 @@ class HeadNumbers:
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """Bounds on plain inequalities over a region, with what proves and what attains them.
+    """Bounds on plain inequalities over a region, with what proves them and where they are attained.
 
-    Shapes: bound (k,), mu (k, r), x (k, d), v (k, n). `bound` includes the rounding margin and the float64
-    deduction. NaN in x: the LP over the region failed, and the bound is the one over the whole domain.
+    Shapes: bound (k,), mu (k, r), x (k, d), v (k, n). `bound` includes the rounding margin and the float64 deduction.
+    If x is NaN, the LP over the region failed, and the bound is the one over the whole domain.
     """
 
     bound: Array
@@ -224,7 +225,7 @@ def rounding_margin(literals: Literals, head: HeadNumbers, domain: Domain) -> Ar
     if np.isfinite(head.errors).all():
         errors = magnitude @ head.errors
     else:
-        # 0 * inf is NaN: outputs that a literal does not mention play no part.
+        # 0 * inf is NaN: skip outputs that a literal does not mention.
         errors = np.where(magnitude > 0, magnitude * np.where(magnitude > 0, head.errors, 0.0), 0.0).sum(axis=1)
     if literals.s.any():
         errors = errors + np.abs(literals.s) @ (U * domain.sizes + TINY)

@@ -1,7 +1,7 @@
-"""Adversarial training in front of PDCG: inputs at which the network itself breaks a rule, found through the backbone.
+"""Adversarial training before PDCG: attacks, through the backbone, at inputs where the network breaks a rule.
 
-The paper suggests it as a cheaper way to train: attacks instead of projections while the network learns, and a full
-run of PDCG at the end. Attacks prove nothing; what is proved is what the run at the end leaves.
+The paper suggests this as a cheaper way to train: attacks instead of projections while the network learns, and a full
+run of PDCG at the end. Attacks prove nothing; only the final run does.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["Adversarial"]
 
 
 class Adversarial(PDCG):
-    """Attack the network in place of the projections within training; at the end PDCG projects as ever.
+    """Attack the network in training instead of projecting it; PDCG projects at the end.
 
-    After a gradient step, inputs inside of the rules' regions climb the gradient of what they break, through backbone,
-    clip and head. Then all parameters take one step of Adam down that.
+    After a gradient step, inputs in the rules' regions climb the gradient of the violation through backbone, clip and
+    head. Then all parameters take one Adam step to reduce it.
 
     Args:
         points: Inputs per head that are attacked at once.
-        steps: Of the ascent, each a tenth of the domain or less.
-        rate: Learning rate of the steps down.
-        options: Those of `PDCG`.
+        steps: Steps of the ascent, each at most a tenth of the domain.
+        rate: Learning rate of the Adam steps.
+        options: Options of `PDCG`.
     """
 
     name = "adversarial"
@@ -42,13 +42,13 @@ class Adversarial(PDCG):
         self.points, self.steps, self.rate = points, steps, rate
 
     def start(self, network: BoxNetwork) -> None:
-        """Forget what was learned before."""
+        """Reset the optimizer and the random state."""
         super().start(network)
         self._optimizer: torch.optim.Optimizer | None = None
         self._random = np.random.default_rng(0)
 
     def after_step(self, network: BoxNetwork, step: int) -> None:
-        """Attack every head; weaken what was found."""
+        """Attack every head, and reduce the violations found."""
         if step % self.every:
             return
         if self._optimizer is None:
@@ -71,7 +71,7 @@ class Adversarial(PDCG):
             )
 
     def _climbed(self, network: BoxNetwork, number: int, problem: HeadProblem) -> Tensor:
-        """Return inputs (points, d) of the head's regions that break as much as a few steps find."""
+        """Return inputs (points, d) in the head's regions, moved a few steps toward violations."""
         low, high = (torch.tensor(end, dtype=torch.float64) for end in (problem.domain.low, problem.domain.high))
         x = torch.tensor(self._drawn(problem), dtype=torch.float64)
         for step in range(self.steps):
@@ -85,7 +85,7 @@ class Adversarial(PDCG):
         return x.detach()
 
     def _drawn(self, problem: HeadProblem) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return random inputs of the regions: between vertices where these are known, else of the domain's box."""
+        """Return random inputs in the regions: between known vertices, else in the domain's box."""
         parts = problem.parts
         share = -(-self.points // max(1, len(parts)))
         found = []
@@ -101,7 +101,7 @@ class Adversarial(PDCG):
 
 
 def _broken(network: BoxNetwork, number: int, problem: HeadProblem, x: Tensor) -> Tensor:
-    """Return by how much each input breaks the clauses of a head (points,), where that head serves it."""
+    """Return by how much each input breaks the clauses of the head that serves it (points,)."""
     served = torch.from_numpy(network.deployed.cell_of(x.detach().numpy()) == number)
     y = network(x).double()
     total = torch.zeros(len(x), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Enforcements, which keep the heads of a box network safe; PDCG is the paper's Algorithm 2."""
+"""Enforcements, which keep the heads of a box network safe in training; PDCG is the paper's Algorithm 2."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["PDCG", "Enforcement", "ProjectionReport", "enforcement_of"]
 
 Array = npt.NDArray[np.float64]
 _LOG = logging.getLogger("smle.training")
-_SLOW = 60.0  # seconds of projections after which the log says so
+_SLOW = 60.0  # seconds of projections before the log mentions them
 
 
 class ProjectionReport(NamedTuple):
-    """What one run on one head did.
+    """The result of one run on one head.
 
-    * `step`: the gradient step after which it ran, 0: at the end. `head`: its number.
+    * `step`: the gradient step after which it ran, or 0 at the end. `head`: its number.
     * `succeeded`: the last search found no counterexample. `iterations`: projections made.
-    * `strength` of the strongest counterexample found, 0: there was none. `seconds` by the clock.
+    * `strength`: of the strongest counterexample found, 0 if there was none. `seconds`: wall-clock time.
     """
 
     step: int
@@ -44,26 +44,26 @@ class ProjectionReport(NamedTuple):
 
 
 class Enforcement:
-    """A way to make the heads of a box network safe. Subclasses are final; `name` is what users choose it by.
+    """Makes the heads of a box network safe. Subclasses are final; users choose one by its `name`.
 
-    `reports`: what was done since the training loop last took them over into `History.projections`.
+    `reports` collects runs until the training loop moves them to `History.projections`.
     """
 
     name: ClassVar[str]
     reports: list[ProjectionReport]
 
     def start(self, network: BoxNetwork) -> None:
-        """Get ready for a network."""
+        """Prepare for a network."""
         self.reports = []
 
     def after_step(self, network: BoxNetwork, step: int) -> None:
         """Act after a gradient step; `step` counts from 1."""
 
     def after_epoch(self, network: BoxNetwork) -> None:
-        """Act at the end of an epoch, before the network is judged."""
+        """Act at the end of an epoch, before the network is evaluated."""
 
     def finish(self, network: BoxNetwork) -> None:
-        """Make the heads safe once and for all; the network is left in eval mode.
+        """Make the heads safe; the network is left in eval mode.
 
         Raises:
             NotCertifiedError: If that fails.
@@ -71,41 +71,40 @@ class Enforcement:
         network.eval()
 
     def margin(self, network: BoxNetwork) -> tuple[str, float]:
-        """Return what the progress bar shows about safety, and its name."""
+        """Return the name and value that the progress bar shows about safety."""
         verdicts = verify(network.frozen_heads(), network.spec, network.cells)
         return "margin", verdicts.margin
 
     def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold besides the network."""
+        """Return what a checkpoint must store besides the network."""
         return {}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Take over the state of a checkpoint, after `start`."""
+        """Restore the state of a checkpoint, after `start`."""
 
 
 class PDCG(Enforcement):
-    """Strongest counterexample, nearest head over the last `memory` of them, after every `every`-th step.
+    """After every `every`-th step, find the strongest counterexample and project over the last `memory` of them.
 
-    The full run at the end goes on from head to head until no counterexample is left or `iterations` projections were
-    made. Where it leaves one, the heads are not thrown away: the nearest safe ones to them are found exactly. What
-    each run did is in `History.projections`; what the run at the end did, head by head, in `final`.
+    The full run at the end continues on each head until no counterexample is left or `iterations` projections were
+    made. If one is left, the nearest safe heads are found exactly. All runs are in `History.projections`, those of the
+    end, head by head, in `final`.
 
     Args:
         memory: Counterexamples kept per head, first in first out: the paper's n_xs (1 for linear rules, 10 for
             exclusions).
         iterations: Largest number of projections per head at the end: the paper's n_it.
         every: Gradient steps between two iterations.
-        tolerance: What a projection leaves free in every literal, in its own units.
-        keep_memory: Each run starts with the counterexamples of the one before: with the bounds moving slowly,
-            yesterday's are still good ones. False: with none, as the paper's Algorithm 1 does.
-        anchored: The projections of one run all start from the head that it was given.
+        tolerance: Slack that a projection keeps in every literal, in its own units.
+        keep_memory: Start each run with the counterexamples of the last one, which are still useful while the bounds
+            move slowly. False: start with none, as the paper's Algorithm 1 does.
+        anchored: Start all projections of one run from the head it was given.
         cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
-        time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how
-            long a step takes.
+        time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how long
+            a step takes.
         search: Another way to look for counterexamples (`smle.heads.box.algorithms.Finder`). None: the strongest one.
-        projection: Another way to project over the counterexamples kept (`smle.heads.box.algorithms.Projector`). With
-            `search` it is a grounding of your own: whatever the two agree on is enforced, and the rules are proved all
-            the same.
+        projection: Another way to project over the kept counterexamples (`smle.heads.box.algorithms.Projector`).
+            Together with `search`, this enforces any predicate of your own; the rules are proved all the same.
     """
 
     name = "pdcg"
@@ -164,7 +163,7 @@ class PDCG(Enforcement):
         network.pin(projected)
 
     def _exactly(self, over: FrozenHeads) -> FrozenHeads:
-        """Return the nearest safe heads to those that the run at the end left."""
+        """Return the nearest safe heads to those that the final run left."""
         heads: list[Head | None] = []
         for number, head in enumerate(over.heads):
             if head is None:
@@ -180,7 +179,7 @@ class PDCG(Enforcement):
         return replace(over, heads=tuple(heads))
 
     def _runs(self, over: FrozenHeads, *, n_it: int, step: int) -> dict[int, Pdcg]:
-        """Run Algorithm 1 on every head and report each."""
+        """Run Algorithm 1 on every head, and report each run."""
         results = {}
         for number, head in enumerate(over.heads):
             if head is None:
@@ -198,7 +197,7 @@ class PDCG(Enforcement):
         return results
 
     def _spend(self, seconds: float, heads: int) -> None:
-        """Count seconds of projections; say so when they are many.
+        """Add up seconds of projections; log once when they are many.
 
         Raises:
             NotCertifiedError: If they exceed the time limit.
@@ -216,7 +215,7 @@ class PDCG(Enforcement):
             _LOG.warning(message)
 
     def problem(self, over: FrozenHeads, head: int) -> HeadProblem:
-        """Return what must hold for a head; obligations are kept between steps, only the bounds are taken anew."""
+        """Return the obligations of a head, cached between steps, under the current bounds."""
         if head not in self._problems:
             self._problems[head] = HeadProblem.of(over, *self._rules, head)
         return self._problems[head].under(over.bounds)
@@ -234,7 +233,7 @@ class PDCG(Enforcement):
         return result
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Take over the counterexamples of a checkpoint."""
+        """Restore the counterexamples of a checkpoint."""
         self._memories = {}
         for head, rows in state.items():
             memory = self._memory(int(head))
@@ -248,11 +247,7 @@ def _last(over: FrozenHeads, results: dict[int, Pdcg]) -> tuple[Head | None, ...
 
 
 def enforcement_of(choice: str | Enforcement) -> Enforcement:
-    """Return an enforcement given by name (`pdcg`) or as an object.
-
-    Raises:
-        ValueError: If the name is unknown.
-    """
+    """Return an enforcement given by name (`pdcg`) or as an object. Raises ValueError for another name."""
     if isinstance(choice, Enforcement):
         return choice
     if choice != PDCG.name:

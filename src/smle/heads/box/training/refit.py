@@ -1,4 +1,4 @@
-"""Refit: with backbone, bounds and gate frozen, the safe heads that fit the data best (`refit`)."""
+"""Refit a network: with backbone, bounds and gate frozen, find the safe heads that fit the data best."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Array = npt.NDArray[np.float64]
 Inputs = Tensor | Sequence[Tensor]
 _LOG = logging.getLogger("smle.training")
 _CHUNK = 8192  # rows per call of the backbone
-_EVIDENCE = 1.0  # how many rows' worth of weight ties each head to the old one
+_EVIDENCE = 1.0  # weight, in rows, that ties each head to the old one
 
 
 class RefitResult(NamedTuple):
-    """Mean loss before and after over the rows that judge (validation if given), and how many heads are new."""
+    """Mean loss before and after (on validation data if given), and how many heads changed."""
 
     before: float
     after: float
@@ -43,16 +43,16 @@ def refit_network(
     sample_weight: npt.ArrayLike | None = None,
     validation: tuple[Inputs, npt.ArrayLike | Tensor] | None = None,
 ) -> RefitResult:
-    """Replace heads by the best safe ones for given rows, and deploy exactly those; never by worse ones.
+    """Replace heads by the best safe ones for the given rows, and deploy these. A worse head is never taken.
 
-    Clauses hold the heads as in `smle.heads.box.algorithms.refit`; the head of the free cell is fitted without any. The
-    network is left in eval mode and holds the new heads (`BoxNetwork.pin`).
+    Heads obey their clauses as in `smle.heads.box.algorithms.refit`; the head of the free cell has none. The network is
+    left in eval mode with the new heads pinned (`BoxNetwork.pin`).
 
     Args:
-        network: A network with safe heads; it is switched to eval mode.
+        network: A network with safe heads.
         X: Arguments of the network's `forward`: features (N, d), or a tuple (features, *backbone_inputs).
         y: Targets (N, m) in the user's units; 0 or 1 for `logistic`, one-hot for the others.
-        loss: `squared`; `logistic`; `softmax`, or `softmin` where the least score is chosen.
+        loss: `squared`; `logistic`; `softmax`, or `softmin` where the smallest score is chosen.
         sample_weight: Weight per row (N,).
         validation: (X, y) on which a new head must do better than the old one.
 
@@ -89,13 +89,13 @@ def refit_network(
 
 
 def _joined(heads: tuple[Head | None, ...], free: Head | None) -> tuple[Head | None, ...]:
-    """Return the heads of all cells; the free one is that of the last."""
+    """Replace the head of the last cell by the free one, if there is one."""
     return heads if free is None else (*heads[:-1], free)
 
 
 @torch.no_grad()
 def _samples(network: BoxNetwork, X: Inputs, y: npt.ArrayLike | Tensor, weight: npt.ArrayLike | None) -> Samples:
-    """Return the rows as the deployed program sees them: clipped, and as they are for the free head."""
+    """Return the rows as the deployed program sees them: clipped, or unclipped for the free head."""
     inputs: tuple[Any, ...] = (X,) if isinstance(X, Tensor) else tuple(X)
     parts = []
     for start in range(0, len(inputs[0]), _CHUNK):
