@@ -100,6 +100,7 @@ def everything(
     skip: Annotated[list[str] | None, typer.Option(help="A part to leave out; may be repeated.")] = None,
     jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
+    study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = Study.MAIN,
 ) -> None:
     """Run every bench and the reproduction, and write all pages to one folder; finished parts are skipped.
 
@@ -110,7 +111,9 @@ def everything(
         from studies.everything import failed, run_everything
 
         _log_jobs()
-        ended = run_everything(output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds)
+        ended = run_everything(
+            output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds, study=study.value
+        )
         if lost := failed(ended):
             out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
             raise typer.Exit(1)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from studies.bench import available, options_of, run_bench
 from studies.experiments.presets import BENCHMARKS, PRESETS
@@ -47,6 +48,7 @@ def run_everything(
     skip: Collection[str] = (),
     jobs: int = 1,
     seeds: int = 1,
+    study: str = "main",
     say: Callable[[str], None] = print,
 ) -> list[Part]:
     """Run every part that a folder lacks, and write all pages to it.
@@ -62,6 +64,7 @@ def run_everything(
         skip: Parts to leave out.
         jobs: Jobs at a time, for parts of many jobs.
         seeds: Seeds of the reproduction.
+        study: What is reproduced: main (Q1 and Q2), ablation (Q3) or all.
         say: Where progress goes.
 
     Returns:
@@ -74,13 +77,13 @@ def run_everything(
     here = commit()
     for number, name in enumerate(wanted, 1):
         say(f"[{number}/{len(wanted)}] {name} ...")
-        ended.append(_part(name, folder, here, quick, jobs, seeds))
+        ended.append(_part(name, folder, here, quick, jobs, {"seeds": seeds, "study": study}))
         part = ended[-1]
         say(f"[{number}/{len(wanted)}] {name}: {part.outcome} ({part.seconds:.0f} s){part.error and ': ' + part.error}")
     return ended
 
 
-def _part(name: str, folder: Path, here: str, quick: bool, jobs: int, seeds: int) -> Part:
+def _part(name: str, folder: Path, here: str, quick: bool, jobs: int, asked: dict[str, Any]) -> Part:
     place = folder / "parts" / name
     stamp, start = place / ("done-quick" if quick else "done"), time.perf_counter()
     if stamp.is_file():
@@ -89,9 +92,7 @@ def _part(name: str, folder: Path, here: str, quick: bool, jobs: int, seeds: int
     place.mkdir(parents=True, exist_ok=True)
     try:
         if name == REPRODUCTION:
-            reproduce(
-                BENCHMARKS, output=folder, presets=PRESETS, seeds=seeds, jobs=jobs, quick=quick, retry_failed=True
-            )
+            reproduce(BENCHMARKS, output=folder, presets=PRESETS, jobs=jobs, quick=quick, retry_failed=True, **asked)
         else:
             options = {key: value for key, value in (("jobs", jobs), ("folder", place)) if key in options_of(name)}
             run_bench(name, quick=quick, output=folder, **options)
