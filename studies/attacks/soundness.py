@@ -117,7 +117,8 @@ def solve(job: AttackJob) -> Rows:
     elif job.family == "shapes":
         text, make = _SHAPES[job.subject]
         judge, origin = Judge(Specification.from_yaml(text)), "in torch and as files"
-        batches = ((judge, job.subject, batch) for batch in make(job.points, seed=job.turn))
+        chunk = min(40_000, max(1_000, job.points // 25))  # kinds and modes take turns
+        batches = ((judge, job.subject, batch) for batch in make(job.points, seed=job.turn, chunk=chunk))
     else:
         runtimes = _runtimes(job.quick)[0]
         before = [Counter(runtime.told) for runtime in runtimes]
