@@ -427,3 +427,23 @@ def test_small_files_that_state_many_limits_are_refused():
     rule = package.document["specification"]["rules"][0]
     rule["clauses"], rule["regions"] = rule["clauses"] * 2000, rule["regions"] * 60  # every clause in every region
     assert "too many limits" in refusal(package)
+
+
+def test_many_limits_that_always_hold_are_one_operation():
+    """In columns the tightest of them at once, in rows one by one; conditions among them."""
+    rules = "".join(
+        f"  - {{name: a{i}, then: {-i} <= y{i} <= {i + 1}}}\n  - {{name: b{i}, then: -2.5 <= y{i} <= {2 * i}}}\n"
+        f"  - {{name: c{i}, when: x >= 0.{i + 3}, then: y{i} >= 0}}\n"
+        for i in range(7)
+    )
+    names = ", ".join(f"y{i}" for i in range(7))
+    spec = Specification.from_yaml(f"inputs: {{x: [0, 1]}}\noutputs: [{names}]\nrules:\n{rules}")
+    head, rng = ClipList(certify_rules(spec)), np.random.default_rng(0)
+    X, t = rng.random((400, 1)), rng.normal(0, 6, (400, 7)).astype(np.float32)
+    t[::7, 3], t[::5, 2], t[1::5, 2] = np.nan, -0.0, 0.0
+    y = head(X, t)
+    alone = np.concatenate([head(X[[i]], t[[i]]) for i in range(400)])
+    np.testing.assert_array_equal(y.view(np.int32), alone.view(np.int32))
+    i = np.arange(7)
+    low = np.where((i + 3) / 10 <= X, 0, np.maximum(-i, -2.5))
+    np.testing.assert_array_equal(y, np.clip(np.where(np.isnan(t), y, t), low, np.minimum(i + 1, 2 * i)))

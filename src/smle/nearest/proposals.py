@@ -21,7 +21,7 @@ from smle.nearest.labels import LabelBlock, Turned
 from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
-__all__ = ["Found", "Proposals"]
+__all__ = ["BlockPoints", "Proposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -37,7 +37,7 @@ _NEAR = float(WIDE) ** 2
 _MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
 
 
-class Found:
+class BlockPoints:
     """What was found for each block at given answers. A block is solved when somebody asks for it."""
 
     def __init__(self, parts: Sequence[Block | LabelBlock], active: Mask, X: Array, p: Array) -> None:
@@ -89,7 +89,7 @@ class Proposals:
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
-    def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, Found]:
+    def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, BlockPoints]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
         Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
@@ -100,11 +100,11 @@ class Proposals:
         with np.errstate(all="ignore"):
             return self._first(active, X, t, passed)
 
-    def _first(self, active: Mask, X: Array, t: Array, passed: Mask | None) -> tuple[Array, Found]:
+    def _first(self, active: Mask, X: Array, t: Array, passed: Mask | None) -> tuple[Array, BlockPoints]:
         flat, p = t.ravel(), t
         if not flat.dot(flat) <= _NEAR:  # no square exceeds the sum of all
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
-        found = Found(self.parts, active, X, p)
+        found = BlockPoints(self.parts, active, X, p)
         if len(self.parts) == 1 and len(self.parts[0].outputs) == p.shape[1]:
             return found.of(0).first(), found
         y = p.copy()
@@ -115,7 +115,7 @@ class Proposals:
         return y, found
 
     def further(
-        self, y: Array, found: Found, safe: Array | Callable[[], Array]
+        self, y: Array, found: BlockPoints, safe: Array | Callable[[], Array]
     ) -> Generator[tuple[Array, int], Mask | None, None]:
         """Yield the first candidates again, then others on the way to safe answers (n, m).
 

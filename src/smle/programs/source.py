@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
 _LONG = 500  # operands of one expression
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_FEW_LIMITS = 8  # printed one by one
 
 
 Groups = Sequence[Sequence[int]]
@@ -154,12 +155,19 @@ class _Printer:
     def stage(self, op: Op, beyond: str) -> None:
         fixed: Stage = op.fixed
         values, slopes = self.stored(op.args[2]), self.stored(op.args[4])
+        done = set() if slopes else self.constant_limits(fixed, values, beyond)
         for i, (bit, output) in enumerate(zip(fixed.bits, fixed.outputs, strict=True)):
+            if i in done:
+                continue
             on = None if bit in self.always else f"b{bit}"
             if slopes:
                 self.move(f"q{output}", beyond, on, self.total(slopes[i], values[i]))
             else:
                 self.move(f"q{output}", beyond, on, None, self.number(values[i]))
+
+    def constant_limits(self, stage: Stage, values: Sequence[float], beyond: str) -> set[int]:
+        """Print constant limits that are always active in one go, and return which."""
+        return set()
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
         raise NotImplementedError
@@ -275,6 +283,29 @@ class Columns(_Printer):
         ]
         limited = sorted({i for other in self.ops if isinstance(other.fixed, Stage) for i in other.fixed.outputs})
         self.lines += [f"q{i} = q[{i}]" for i in limited]
+
+    def constant_limits(self, stage: Stage, values: Sequence[float], beyond: str) -> set[int]:
+        """Print the tightest constant limits that are always active as one operation, if these are many."""
+        done = {i for i, bit in enumerate(stage.bits) if bit in self.always}
+        if len(done) <= _FEW_LIMITS:
+            return set()
+        tighter = max if beyond == "<" else min
+        tightest: dict[int, float] = {}
+        for i in done:
+            output = stage.outputs[i]
+            tightest[output] = tighter(values[i], tightest.get(output, values[i]))
+        places, limits = f"i{len(self.names)}", f"l{len(self.names)}"
+        self.names |= {
+            places: np.array([*tightest]),
+            limits: np.array([*tightest.values()])[:, None],
+            "copyto": np.copyto,
+        }
+        self.lines += [
+            f"part = q[{places}]",
+            f"copyto(part, {limits}, where=part {beyond} {limits})",
+            f"q[{places}] = part",
+        ]
+        return done
 
     def move(self, q: str, beyond: str, on: str | None, formula: str | None, limit: str = "v") -> None:
         """Move one output to an active limit, where it is beyond it."""

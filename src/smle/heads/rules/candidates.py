@@ -22,7 +22,7 @@ from smle.certificates.document import Certificate
 from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRows, as_stored, row
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, Part, Slopes, changed_bits
-from smle.nearest import Clauses, Found, Proposals
+from smle.nearest import BlockPoints, Clauses, Proposals
 from smle.nearest.alternatives import Block, NearestPoints
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
@@ -118,7 +118,7 @@ class Candidates(ClipList):
             by[left] = np.where(np.isnan(proposed).any(axis=1), 3, by[left] if way == 1 else way)
         return y, by
 
-    def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, Found]:
+    def _first_proposals(self, X: Array, answers: Array, clipped: Array, bits: Mask) -> tuple[Array, BlockPoints]:
         """Return the first proposals for rows that do not pass, of which clips made `clipped`."""
         proposals, active, given = self.proposals, self._active(bits), self._given(answers)
         x = self._inside(X) if proposals.reads_inputs or self._blocks is not None else X
