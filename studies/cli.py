@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from smle.cli.app import Json, common, out, print_json, print_rows, reported
-
-__all__ = ["app", "main"]
+from smle.cli.app import Json, common, out, print_json, reported
 
 app = typer.Typer(
     name="python -m studies",
@@ -87,9 +84,39 @@ def bench(
             for known in available():
                 print(known)
             return
+        _log_jobs()
         options = {key: value for key, value in (("jobs", jobs), ("folder", folder)) if value is not None}
         result = run_bench(name, quick=quick, output=output, **options)
         print(result.json() if as_json else result.markdown())
+
+
+@app.command(name="all")
+def everything(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for all pages; a run goes on where one stopped.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes; needs no data.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="A part to run; may be repeated. None: all.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="A part to leave out; may be repeated.")] = None,
+    jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
+    study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = Study.MAIN,
+) -> None:
+    """Run every bench and the reproduction, and write all pages to one folder; finished parts are skipped.
+
+    Example: python -m studies all -o results/ --skip platforms
+    """
+    resume = f"finished parts are in {output}; run the same command again to go on."
+    with reported(interrupted=lambda: resume):
+        from studies.everything import failed, run_everything
+
+        _log_jobs()
+        ended = run_everything(
+            output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds, study=study.value
+        )
+        if lost := failed(ended):
+            out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -180,10 +207,7 @@ def reproduce(
         from studies.experiments.presets import BENCHMARKS, PRESETS
         from studies.experiments.reproduce import reproduce as run
 
-        # On a terminal the bar says all that there is to say.
-        level = logging.WARNING if sys.stderr.isatty() else logging.INFO
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-        logging.getLogger("studies.experiments").setLevel(level)
+        _log_jobs()
         run(
             BENCHMARKS if benchmark is Benchmark.ALL else (benchmark.value,),
             output=output,
@@ -236,32 +260,20 @@ def trace(
         )
 
 
+def _log_jobs() -> None:
+    """Let runs of many jobs say how far they are."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("studies.experiments").setLevel(logging.INFO)
+
+
 def _show(name: str, entry: dict[str, Any], output: Path) -> None:
-    """Print medians, checks and places of one benchmark."""
-    label = " (generated stand-ins or quick settings)" if entry["standin"] else ""
+    """Print what is proved, the checks and the place of one benchmark; the page has the rest."""
     for preset, part in entry["presets"].items():
-        medians = part.get("median_score", {})
-        if medians:
-            used = list(dict.fromkeys(method for row in medians.values() for method in row))
-            lines = [
-                (method, *(f"{row[method]:.3f}" if method in row else "-" for row in medians.values()))
-                for method in used
-            ]
-            print_rows(f"{name}, preset {preset}{label}: median test score", ("method", *medians), lines)
-            out.print(f"certified: {part['certified']} of {part['models']} models")
-        choices = part.get("ablation")
-        if choices:
-            print_rows(
-                f"{name}, preset {preset}{label}: design choices",
-                list(choices[0]),
-                [list(row.values()) for row in choices],
-            )
+        if "models" in part:
+            out.print(f"{name}, preset {preset}: certified: {part['certified']} of {part['models']} models")
         for check in part.get("checks", ()):
-            out.print(
-                f"{'met' if check['met'] else 'NOT MET'}: {check['statement']}: {check['found']}",
-                markup=False,
-                soft_wrap=True,
-            )
+            met = "met" if check["met"] else "NOT MET"
+            out.print(f"{met}: {check['statement']}: {check['found']}", markup=False, soft_wrap=True)
     for note in entry["notes"]:
         out.print(note, markup=False, soft_wrap=True)
     if entry["failed"]:

@@ -25,12 +25,10 @@ from smle.extras import require
 from smle.graphs.backbone import layers_of
 from smle.regions.cells import Cells
 from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
-from studies.vnnlib import write_vnnlib
+from tests.support.vnnlib import write_vnnlib
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
-
-__all__ = ["cell_specification", "head_layers", "write_cell", "write_cells", "write_plain_cell"]
 
 Array = npt.NDArray[np.float64]
 

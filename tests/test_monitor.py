@@ -12,8 +12,8 @@ from smle import SafeRegressor, SMLERegressor, Specification
 from smle.errors import ModelFormatError
 from smle.monitor import Usage, compare
 from smle.tables import encode_inputs
-from studies.bench.drift_rows import LOANS, alarms, counted, loans
 from support.commands import run
+from support.drift_rows import LOANS, alarms, counted, loans
 from support.safe_networks import AtTheEnd
 
 COLUMNS = ["distance", "speed", "friction"]

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
-from importlib.util import find_spec
+from collections.abc import Callable
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from studies.bench.harness import BenchResult, write
+from studies.harness import BenchResult, write
 
-__all__ = ["available", "run_bench"]
+_ROOT = Path(__file__).parents[1]
 
 
-def available() -> tuple[str, ...]:
-    """Return the names of all benches: the modules of this package that define `run`."""
-    names = []
-    for module in pkgutil.iter_modules(__path__):
-        spec = find_spec(f"{__name__}.{module.name}")
-        source = Path(spec.origin) if spec is not None and spec.origin is not None else None
-        if source is not None and "\ndef run(" in source.read_text(encoding="utf-8"):
-            names.append(module.name)
-    return tuple(sorted(names))
+def available() -> dict[str, str]:
+    """Return the benches, by name with their module: all files here and in `studies.attacks` that define `run`."""
+    found = {}
+    for folder in ("bench", "attacks"):
+        for place in sorted((_ROOT / folder).glob("*.py")):
+            if "\ndef run(" in place.read_text(encoding="utf-8"):
+                found[place.stem] = f"studies.{folder}.{place.stem}"
+    return dict(sorted(found.items()))
+
+
+def _run(name: str) -> Callable[..., BenchResult]:
+    run: Callable[..., BenchResult] = import_module(available()[name]).run
+    return run
+
+
+def options_of(name: str) -> set[str]:
+    """Return the options of a bench: `jobs` and `folder`, if it has many jobs."""
+    return set(inspect.signature(_run(name)).parameters) - {"quick", "passed"}
 
 
 def run_bench(
@@ -40,13 +48,13 @@ def run_bench(
     Raises:
         ValueError: If there is no such bench, or it does not take an option.
     """
-    if name not in available():
-        raise ValueError(f"Expected a bench among {', '.join(available())}. Got {name!r}.")
-    run = importlib.import_module(f"{__name__}.{name}").run
-    unknown = sorted(options.keys() - inspect.signature(run).parameters.keys())
+    known = available()
+    if name not in known:
+        raise ValueError(f"Expected a bench among {', '.join(known)}. Got {name!r}.")
+    unknown = sorted(options.keys() - options_of(name))
     if unknown:
         raise ValueError(f"Bench '{name}' takes no --{unknown[0]}: it is one job.")
-    result: BenchResult = run(quick, **options)
+    result: BenchResult = _run(name)(quick, **options)
     if output is not None:
         write(result, Path(output))
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,11 +19,9 @@ import torch
 
 from smle import attack, correct
 from smle.networks.safe_network import SafeNetwork
-from studies.bench.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
-from studies.bench.harness import BenchResult, Table, interleaved, one_thread
-from studies.bench.sampling import Judge
-
-__all__ = ["run"]
+from studies.harness import Table, bench, interleaved
+from tests.support.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
+from tests.support.sampling import Judge
 
 _WANTED = 0.995
 _PUBLISHED = "96.1 % on average, published safe training at 100 % certified"
@@ -31,41 +30,38 @@ _MOVED = 1e-5
 Rows = list[tuple[object, ...]]
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("ACAS Xu: provably safe networks that keep the advice")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Build, certify, compare and attack; `quick` takes a small generated network and few points.
 
     Raises:
         DataError: If the data are not found (not with `quick`).
     """
-    passed: dict[str, bool] = {}
     wrong = 0
     made: Rows = []
     agreement: Rows = []
     attacks: Rows = []
     costs: Rows = []
-    with one_thread():
-        for task in [stand_in()] if quick else read_tasks():
-            network, facts = _made(task)
-            regions = [_compared(task, network, rule, 2000 if quick else 100_000) for rule in range(len(task.rules))]
-            worst, at_test = min(region.same for region in regions), _same(task, network, task.test)
-            made.append((task.name, len(task.rules), *facts[:2], _percent(at_test), _percent(worst), *facts[2:]))
-            agreement += [region.row(task.name) for region in regions]
-            attacks += [_attacked(task, network, rule, 2000 if quick else 20_000) for rule in task.rules]
-            wrong += sum(region.corrected for region in regions)
-            costs += _costs(task, network, quick=quick)
-            kept = sum(int((region.changed & ~region.broken).sum()) for region in regions)
-            passed[f"{task.name}: every property is proved by the exact checker"] = facts[0] == _percent(1.0)
-            passed[f"{task.name}: the same advice wherever the original keeps the properties"] = kept == 0
-            if not quick:  # a random network breaks its rules often, so that agreement cannot be high
-                wanted = f"same advice at {100 * _WANTED:g} % of the"
-                passed[f"{task.name}: {wanted} test points ({_percent(at_test)})"] = at_test >= _WANTED
-                passed[f"{task.name}: {wanted} points of every region (worst {_percent(worst)})"] = worst >= _WANTED
+    for task in [stand_in()] if quick else read_tasks():
+        network, facts = _made(task)
+        regions = [_compared(task, network, rule, 2000 if quick else 100_000) for rule in range(len(task.rules))]
+        worst, at_test = min(region.same for region in regions), _same(task, network, task.test)
+        made.append((task.name, len(task.rules), *facts[:2], _percent(at_test), _percent(worst), *facts[2:]))
+        agreement += [region.row(task.name) for region in regions]
+        attacks += [_attacked(task, network, rule, 2000 if quick else 20_000) for rule in task.rules]
+        wrong += sum(region.corrected for region in regions)
+        costs += _costs(task, network, quick=quick)
+        kept = sum(int((region.changed & ~region.broken).sum()) for region in regions)
+        passed[f"{task.name}: every property is proved by the exact checker"] = facts[0] == _percent(1.0)
+        passed[f"{task.name}: the same advice wherever the original keeps the properties"] = kept == 0
+        if not quick:  # a random network breaks its rules often, so that agreement cannot be high
+            wanted = f"same advice at {100 * _WANTED:g} % of the"
+            passed[f"{task.name}: {wanted} test points ({_percent(at_test)})"] = at_test >= _WANTED
+            passed[f"{task.name}: {wanted} points of every region (worst {_percent(worst)})"] = worst >= _WANTED
     tried = sum(int(str(row[4])) for row in attacks) + sum(int(str(row[2])) for row in agreement)
     clean = wrong == 0 and all(row[5] == "none" for row in attacks)
     passed[f"no violation after correction ({tried:,} points tried)"] = clean
-    title = "ACAS Xu: provably safe networks that keep the advice"
-    tables = _tables(made, agreement, attacks, costs)
-    return BenchResult("acasxu", title, tables, passed=passed, quick=quick)
+    return _tables(made, agreement, attacks, costs)
 
 
 def _made(task: Task) -> tuple[SafeNetwork, tuple[object, ...]]:

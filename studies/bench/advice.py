@@ -10,7 +10,7 @@ The monitor compares 200 pairs of fresh tables of 3,000 rows, without a change a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,51 +25,49 @@ from sklearn.datasets import (
 )
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import train_test_split
-from threadpoolctl import threadpool_limits
 
 from smle import SafeClassifier, SafeRegressor, Specification
-from studies.bench.drift_rows import alarms
-from studies.bench.harness import BenchResult, Table
-from studies.bench.industries import BOOSTING, EXAMPLES, NETWORK, SIMULATIONS, example, rows_of, safe_models
-
-__all__ = ["run"]
+from studies.bench.accuracy import BOOSTING, NETWORK, estimators, network, safe
+from studies.bench.table_tasks import EXAMPLES, SIMULATIONS, example, rows_of
+from studies.harness import Table, bench
+from tests.support.drift_rows import alarms
 
 _CLEAR = 0.02  # of R2 or accuracy, as in `fit`
 _RATE = 0.01
 _FIRST_SEED = 500  # far from the seeds on which the threshold was chosen
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Advice and alarms")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Fit all tables over several splits, and draw the pages; `quick` takes two tables and few pages."""
     lines: list[tuple[object, ...]] = []
     counts = dict.fromkeys(("advised, right", "advised, wrong", "silent, right", "silent, missed"), 0)
-    with threadpool_limits(1):
-        for name, seed, spec, X, y in _cases(quick):
-            known, new, wanted, truth = train_test_split(X, y, test_size=0.25, random_state=seed)
-            scores, said = {}, ""
-            for kind, model in _models(spec, known, quick, seed).items():
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    model.fit(known, wanted)
-                    scores[kind] = _score(spec, model, new, truth)
-                said = model.description_["scores"].get("advice", "") if kind == NETWORK else said
-            gain = scores[BOOSTING] - scores[NETWORK]
-            right = gain > 0 if said else gain <= _CLEAR
-            verdict = f"{'advised' if said else 'silent'}, {'right' if right else 'wrong' if said else 'missed'}"
-            counts[verdict] += 1
-            lines.append(
-                (name, seed, len(known), f"{scores[NETWORK]:.3f}", f"{scores[BOOSTING]:.3f}", f"{gain:+.3f}", verdict)
-            )
+    for name, seed, spec, X, y in _cases(quick):
+        known, new, wanted, truth = train_test_split(X, y, test_size=0.25, random_state=seed)
+        scores, said = {}, ""
+        for kind, model in _models(spec, known, quick, seed).items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(known, wanted)
+                scores[kind] = _score(spec, model, new, truth)
+            said = model.description_["scores"].get("advice", "") if kind == NETWORK else said
+        gain = scores[BOOSTING] - scores[NETWORK]
+        right = gain > 0 if said else gain <= _CLEAR
+        verdict = f"{'advised' if said else 'silent'}, {'right' if right else 'wrong' if said else 'missed'}"
+        counts[verdict] += 1
+        lines.append(
+            (name, seed, len(known), f"{scores[NETWORK]:.3f}", f"{scores[BOOSTING]:.3f}", f"{gain:+.3f}", verdict)
+        )
     columns = ("table", "split", "training rows", "network", "boosting", "gain of trees", "fit")
     note = ", ".join(f"{word}: {count}" for word, count in counts.items())
-    passed = {f"no advice for trees was wrong ({counts['advised, wrong']})": counts["advised, wrong"] == 0}
+    passed[f"no advice for trees was wrong ({counts['advised, wrong']})"] = counts["advised, wrong"] == 0
     found = Table("What fit advised", columns, tuple(lines), f"R2, or the share of right answers. {note}.")
-    tables = (found, _drift(quick, passed))
-    return BenchResult("advice", "Advice and alarms", tables, passed=passed, quick=quick)
+    return found, _drift(quick, passed)
 
 
 def _models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    made = safe_models(spec, X, quick, seed)
+    inside = estimators(spec, X, quick, seed)[BOOSTING]
+    made = {NETWORK: network(spec, quick, seed), BOOSTING: safe(spec, inside)}
     if len(spec.outputs) == 1:
         numbers = spec.output_kind == "numbers"
         boosting = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier

@@ -20,8 +20,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from smle.errors import DataError
 from smle.rules import Specification
 
-__all__ = ["ROWS", "RuleSet", "hierarchy", "read_rule_sets", "requirements", "tolerances"]
-
 Array = npt.NDArray[np.float64]
 ROWS = 1_000
 """Rows of answers of one kind. The input is the number of a row, so that a model can be asked for any of them."""

@@ -1,9 +1,9 @@
-"""Verification and projection: closed forms and LPs against the paper's MILP and PDCG."""
+"""Verification, projection, counterexamples: closed forms and LPs against the paper's MILP, QP, MIQP and PDCG."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import partial
 
@@ -20,18 +20,18 @@ from smle.heads.box.proof.worst_case import WidenedBox
 from smle.regions.cells import Cells
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import CNF, Clause, Literal, Literals, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-from studies.bench.harness import BenchResult, Table, interleaved
-from studies.formulations import exclusion_counterexample_milp, linear_counterexample_milp
+from studies.bench.paper_steps import counterexamples, iterations
+from studies.harness import Table, bench, interleaved
+from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 
-__all__ = ["run"]
 
-
-def run(quick: bool = False) -> BenchResult:
+@bench("Guarantees: ours against the paper's programs", default_threads=True)
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and few rounds."""
-    passed: dict[str, bool] = {}
-    tables = (_checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed))
-    title = "Guarantees: verification and projection"
-    return BenchResult("guarantees", title, tables, passed=passed, quick=quick)
+    return (
+        _checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed), counterexamples(quick, passed),
+        iterations(quick, passed),
+    )  # fmt: skip
 
 
 def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:

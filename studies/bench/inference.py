@@ -1,239 +1,349 @@
-"""Cost of an answer: safe networks against plain ones, torch and onnxruntime."""
+"""Cost of an answer: a model with a head behind it against the model alone, by batch size, in NumPy, torch and ONNX.
+
+Ratios are those of the least processor time over rounds taken in turns, on one thread.
+"""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from smle import correct
+from smle.certificates.document import arrays_of
+from smle.export import write_onnx
+from smle.graphs.certified_files import write_certified
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.networks.quick import Quick
+from smle.heads.rules.author import certify_rules
+from smle.heads.table import certify_head, program_of
+from smle.nearest.oracle import nearest_outputs
+from smle.networks.onnx import torch_backbone, write_network
 from smle.rules import Specification
-from studies.bench.clips import HEADER, RULES
-from studies.bench.harness import BenchResult, Table, Timing, interleaved, keep_memory, one_thread
+from smle.storage import ModelRecord
+from studies.bench.sequence_costs import Call, quietly, ratios_of, sequence_costs
+from studies.harness import Table, bench
 
-__all__ = ["run", "undisturbed"]
+Array = npt.NDArray[np.float32]
+Pair = Callable[[Array], Mapping[str, Call]]
+"""Inputs (rows, 3) -> the model alone, and what is compared with it."""
 
-_INPUTS, _OUTPUTS = 8, 4
-_LIMITS = {"no gate": (1.5, 1.1), "one gated rule": (2.0, 1.25)}
-"""Ratios that are asked for: at batch 1, and at batches of 1,024 and more."""
+# --- rules
 
-_BOX_LIMITS = {"one constant": (1.5, 1.25), "one affine": (1.5, 1.25), "ten mixed": (2.5, 2.0)}
-"""Ratios that are asked of a learned box in place of the last layer: below 1,024 rows, and from there on."""
+_INPUTS = "inputs: {a: [0, 1], b: [0, 1], c: [0, 1]}\n"
+_TEN = (
+    "then: y >= -1",
+    "when: a <= 0.5, then: y <= 3",
+    "when: b > 0.7, then: y <= 2",
+    "when: c < 0.2, then: y >= -0.8",
+    "when: a > 0.2 and b <= 0.9, then: y <= 2.5",
+    "then: y <= 3 * a + 1",
+    "when: b <= 0.4, then: y <= b + c + 1",
+    "when: c >= 0.6, then: y >= 0.5 * a - 1",
+    "when: a + b <= 1, then: y <= 2 * c + 1",
+    "when: a >= 0.9, then: y >= 0.2 * b - 0.9",
+)
+_LIMITS = {
+    "one constant": ("when: a <= 0.5, then: y <= 0.2",),
+    "one affine": ("when: a <= 0.5, then: y <= 0.3 * b + 0.1",),
+    "ten mixed": _TEN,
+}
+_COUPLED = {
+    "A: 3 rows, 2 outputs": ("when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 and q - p <= 0.5",),
+    "B: 10 literals, 4 outputs": (
+        "when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 + 0.1 * b and r + s <= 1 and q + r <= 1",
+        "when: a <= {share}, then: p + r <= 0.2 or p + r >= 1",
+        "when: a <= {share}, then: p + q + r + s <= 2 and r - s <= 0.6 and s - r <= 0.6 and p - s <= 1",
+    ),
+}
+_WHOLE = {
+    "cents": ("{y: {step: 0.01}}", ("then: 0 <= y <= 1000", "then: y <= 500 + 100 * a")),
+    "20 shares of 1": (
+        "{" + ", ".join(f"s{i}: {{}}" for i in range(20)) + "}",
+        (
+            f"then: {' + '.join(f's{i}' for i in range(20))} == 1",
+            f"then: {' and '.join(f'0 <= s{i} <= 0.2' for i in range(20))}",
+        ),
+    ),
+}
+_ASKED = {
+    ("NumPy", "one constant"): {0: 1.5},
+    ("NumPy", "one affine"): {0: 1.9},
+    ("NumPy", "ten mixed"): {0: 2.6},
+    ("onnxruntime", "one constant"): {1: 2.1, 1024: 2.1},
+    ("onnxruntime", "one affine"): {1: 2.1, 1024: 2.1},
+    ("onnxruntime", "ten mixed"): {1: 3.0, 1024: 1.5},
+    ("torch", "one constant"): {256: 2.0},
+    ("torch", "one affine"): {256: 2.0},
+    ("torch", "ten mixed"): {256: 2.0},
+    ("torch, learned box", "one constant"): {0: 1.5, 1024: 1.25},
+    ("torch, learned box", "one affine"): {0: 1.5, 1024: 1.25},
+    ("torch, learned box", "ten mixed"): {0: 2.5, 1024: 2.0},
+}
+"""Ratios that are asked for: of onnxruntime at these sizes, of others from them on (up to the next)."""
 
-_SHORT = "torch, plain without module calls"
+
+def _stated(outputs: str, rules: tuple[str, ...]) -> Specification:
+    listed = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
+    return Specification.from_yaml(f"{_INPUTS}outputs: {outputs}\nrules:\n{listed}")
 
 
-def run(quick: bool = False) -> BenchResult:
-    """Run all parts; `quick` takes few rounds."""
-    passed: dict[str, bool] = {}
-    keep_memory()
-    with one_thread():
-        tables = (
-            _table("A 128-128-64 backbone", (128, 128), 64, quick=quick, passed=passed),
-            _table("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick=quick),
-            _doors(quick, passed),
-        )
-    return BenchResult("inference", "Inference: cost of an answer", tables, passed=passed, quick=quick)
+def _cases() -> list[tuple[str, str, Specification, float]]:
+    """Return name, share of rows that are repaired, rules, and the level around which a model answers."""
+    cases = [(name, "", _stated("[y]", rules), 0.0) for name, rules in _LIMITS.items()]
+    for name, rules in _COUPLED.items():
+        outputs = "[p, q]" if name.startswith("A") else "[p, q, r, s]"
+        for share, level in ((0.0, 0.0), (0.1, 5.0), (1.0, 5.0)):
+            stated = tuple(rule.format(share=share) for rule in rules)
+            cases.append((name, f"{share:.0%}", _stated(outputs, stated), level))
+    return cases + [(name, "", _stated(*whole), 0.05) for name, whole in _WHOLE.items()]
 
 
-def _specification(gated: bool) -> Specification:
-    inputs = "\n".join(f"  x{i}: [-1, 1]" for i in range(_INPUTS))
-    when = "    when: x0 <= 0.2 and x1 >= 0.1\n" if gated else ""
-    return Specification.from_yaml(
-        f"inputs:\n{inputs}\noutputs: [a, b, c, d]\nrules:\n  - name: rule\n{when}    then: a <= 1 and b - c <= 0.5\n"
+# --- runtimes: a 3-64-64-64-m network, with and without a head
+
+
+def _weights(spec: Specification, level: float) -> list[tuple[Array, Array]]:
+    """Return the layers of a network whose answers are around a level."""
+    rng, sizes = np.random.default_rng(0), (len(spec.columns), 64, 64, 64, len(spec.targets))
+    layers = [
+        ((rng.normal(size=(outer, inner)) / 8).astype(np.float32), np.full(outer, 0.1, dtype=np.float32))
+        for inner, outer in itertools.pairwise(sizes)
+    ]
+    return [*layers[:-1], ((layers[-1][0] / 20).astype(np.float32), np.full(sizes[-1], level, dtype=np.float32))]
+
+
+def _answers(weights: list[tuple[Array, Array]], x: Any) -> Any:
+    for weight, bias in weights[:-1]:
+        x = x @ weight.T
+        x += bias
+        np.maximum(x, 0, out=x)
+    return x @ weights[-1][0].T + weights[-1][1]
+
+
+def _in_numpy(spec: Specification, level: float) -> Pair:
+    weights, program = _weights(spec, level), cast(Any, program_of(certify_head(spec)))
+    return lambda x: {"model": lambda: _answers(weights, x), "NumPy": lambda: program(x, _answers(weights, x))}
+
+
+def _by_solver(spec: Specification, level: float) -> Pair:
+    weights = _weights(spec, level)
+    return lambda x: {
+        "model": lambda: _answers(weights, x),
+        "a QP solver": lambda: nearest_outputs(spec, x, _answers(weights, x).astype(np.float64)),
+    }
+
+
+def _in_torch(spec: Specification, level: float) -> Pair:
+    layers: list[nn.Module] = []
+    for weight, bias in _weights(spec, level):
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.weight.data, layer.bias.data = torch.from_numpy(weight), torch.from_numpy(bias)
+        layers += [layer, nn.ReLU()]
+    plain = nn.Sequential(*layers[:-1]).eval().requires_grad_(False)
+    asked = {"model": plain, "torch": correct(plain, spec).eval()}
+    if spec.output_kind == "numbers" and len(spec.targets) == 1 and spec.grid is None:
+        body = nn.Sequential(*layers[:-2])
+        asked["torch, learned box"] = BoxNetwork(body, spec, embedding=64, bounds="fixed").eval()
+
+    def pair(x: Array) -> Mapping[str, Call]:
+        rows = torch.from_numpy(x)
+        return {name: quietly(network, rows) for name, network in asked.items()}
+
+    return pair
+
+
+def _in_files(spec: Specification, level: float) -> Pair:
+    network = _file(_weights(spec, level))
+    record = ModelRecord({}, {}, spec.to_yaml(), None, network)
+    certificate = certify_head(spec, files=record.bound_files())
+    record = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)
+    with tempfile.TemporaryDirectory() as folder:
+        write_onnx(record, Path(folder) / "joined.onnx", monitor=False)
+        files = {"model": network, "onnxruntime": (Path(folder) / "joined.onnx").read_bytes()}
+    sessions = {name: _session(data) for name, data in files.items()}
+
+    def pair(x: Array) -> Mapping[str, Call]:
+        feed = dict(zip("abc", np.ascontiguousarray(x.T)[:, :, None], strict=True))
+        return {name: partial(session.run, None, feed) for name, session in sessions.items()}
+
+    return pair
+
+
+def _file(weights: list[tuple[Array, Array]]) -> bytes:
+    """Return a network of named columns as an ONNX file."""
+    from onnx import helper, numpy_helper
+
+    nodes, constants, source = [helper.make_node("Concat", ["a", "b", "c"], ["x"], axis=1)], [], "x"
+    for i, (weight, bias) in enumerate(weights):
+        output = "answers" if i == 3 else f"h{i}"
+        constants += [numpy_helper.from_array(v, f"{n}{i}") for n, v in (("W", weight), ("b", bias))]
+        nodes.append(helper.make_node("Gemm", [source, f"W{i}", f"b{i}"], [output], transB=1))
+        source = f"r{i}"
+        nodes += [helper.make_node("Relu", [output], [source])] if i < 3 else []
+    ends = [helper.make_tensor_value_info(name, 1, ["N", 1]) for name in "abc"]
+    answers = [helper.make_tensor_value_info("answers", 1, ["N", len(weights[-1][1])])]
+    graph = helper.make_graph(nodes, "g", ends, answers, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def _session(data: bytes | str) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+# --- measuring
+
+
+@bench("Inference: cost of an answer")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
+    """Measure all heads; `quick` takes few sizes and rounds."""
+    return (
+        _heads(quick, passed),
+        _many_limits(quick, passed),
+        _boxes("A 128-128-64 backbone", (128, 128), 64, quick, passed),
+        _boxes("The paper's network for 8 inputs and 4 outputs (32-64-32)", (32, 64), 32, quick, {}),
+        sequence_costs(quick, passed),
     )
 
 
-def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[BoxNetwork, nn.Module]:
-    layers: list[nn.Module] = []
-    width = _INPUTS
-    for units in hidden:
-        layers += [nn.Linear(width, units), nn.ReLU()]
-        width = units
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        body = nn.Sequential(*layers, nn.Linear(width, embedding))
-        safe = BoxNetwork(body, _specification(gated), embedding=embedding, bounds=bounds)
-        plain = nn.Sequential(body, nn.Linear(embedding, _OUTPUTS))
-    return project(safe), plain.eval().requires_grad_(False)
-
-
-def _table(
-    title: str, hidden: tuple[int, ...], embedding: int, *, quick: bool, passed: dict[str, bool] | None = None
-) -> Table:
+def _heads(quick: bool, passed: dict[str, bool]) -> Table:
+    sizes = (1, 64, 1024) if quick else tuple(2**i for i in range(14))
     rows: list[tuple[object, ...]] = []
-    for gate in _LIMITS:
+    for name, share, spec, level in _cases():
+        found: dict[str, list[float]] = {}
+        for made in (_in_numpy, _in_torch, _in_files, *([_by_solver] if share == "100%" else [])):
+            pair = made(spec, level)
+            for size in sizes if made is not _by_solver else sizes[:2] if quick else sizes[:7]:
+                x = np.random.default_rng(1).random((size, 3), dtype=np.float32)
+                for runtime, ratio in ratios_of(pair(x), quick)[0].items():
+                    found.setdefault(runtime, []).append(ratio)
+        for runtime, ratios in found.items():
+            rows.append((name, share, runtime, *ratios, *["-"] * (len(sizes) - len(ratios))))
+            asked = _ASKED.get((runtime, name), {})
+            for start, end in itertools.pairwise([*asked, 1 << 20]):
+                last = start if runtime == "onnxruntime" else end - 1
+                own = [ratio for size, ratio in zip(sizes, ratios, strict=True) if start <= size <= last]
+                limit, where = asked[start], f"at {start:,}" if last == start else f"from {max(start, 1):,} rows on"
+                passed[f"{runtime}, {name}: at most {limit}x the model {where} ({max(own):.2f}x)"] = max(own) <= limit
+    return Table(
+        "A 3-64-64-64-m network, with a head behind it",
+        ("rules", "rows repaired", "runtime", *(f"{size:,}" for size in sizes)),
+        tuple(rows),
+        "Ratio to the network alone in the same runtime by batch size. In NumPy the program behind a network, in torch "
+        "`smle.correct` of a module, and a learned box in the place of the last layer; in onnxruntime both in one file "
+        "with named inputs, monitor=False; at last a QP solver behind the network in NumPy. Rows that the rules allow "
+        "pay for the check; nearest allowed answers are searched for where a row breaks a rule.",
+    )
+
+
+def _many_limits(quick: bool, passed: dict[str, bool], count: int = 1000) -> Table:
+    rng, rules = np.random.default_rng(0), []
+    for i in range(count):
+        start, column, other = 0.99 * rng.random(), rng.integers(50), rng.integers(50)
+        side, ahead = (">=", -1) if i % 2 else ("<=", 1)
+        limit = f"{rng.random():.4f} * x{other} + {ahead}" if i % 4 < 2 else f"{ahead * (1 + rng.random()):.4f}"
+        when = f"{start:.4f} <= x{column} <= {start + 0.01:.4f}"
+        rules.append(f"  - {{name: r{i}, when: {when}, then: y{i % 5} {side} {limit}}}\n")
+    inputs = "".join(f"  x{i}: [0, 1]\n" for i in range(50))
+    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [y0, y1, y2, y3, y4]\nrules:\n{''.join(rules)}")
+    start = time.process_time()
+    certificate = certify_rules(spec)
+    made = time.process_time() - start
+    certificate.check()
+    checked = time.process_time() - start - made
+    sizes, pair = (1, 64, 1024) if quick else (1, 8, 64, 1024, 8192), _in_numpy(spec, 0.0)
+    ratios = [ratios_of(pair(rng.random((size, 50), dtype=np.float32)), quick)[0]["NumPy"] for size in sizes]
+    ratio = ratios[sizes.index(1024)]
+    passed[f"{count:,} limits: set-up in 10 s ({made:.1f} s), check in 30 s ({checked:.1f} s)"] = (
+        made <= 10 > checked / 3
+    )
+    passed[f"{count:,} limits: at most 2x the model at batch 1,024 ({ratio:.2f}x)"] = ratio <= 2
+    return Table(
+        f"Many limits: a 50-64-64-64-5 network, {count:,} limits, ten of them active on average",
+        ("set-up (s)", "check (s)", *(f"ratio at {size:,}" for size in sizes)),
+        ((made, checked, *ratios),),
+        "Each limit holds on an interval of one input, of a hundredth of its range; half of them move with an input.",
+    )
+
+
+# --- learned boxes
+
+
+def _boxes(title: str, hidden: tuple[int, ...], embedding: int, quick: bool, passed: dict[str, bool]) -> Table:
+    rows: list[tuple[object, ...]] = []
+    for gate, limits in {"no gate": (1.5, 1.1), "one gated rule": (2.0, 1.25)}.items():
         for bounds in ("fixed", "affine"):
             safe, plain = _pair(hidden, embedding, bounds, gated=gate != "no gate")
-            ours = _torch(CertifiedNetwork(safe.backbone, safe.spec, certify(safe)))
-            runtimes = {"torch": (ours, _torch(plain)), _SHORT: (ours, _short(plain))}
-            served = _served(safe) if bounds == "fixed" else None
-            if served is not None:
-                runtimes["onnxruntime"] = served
-            for runtime, contenders in runtimes.items():
-                for batch in (1,) if runtime == _SHORT else (1, 1024, 8192):
-                    ratio, seconds = _compare(*contenders, batch, quick=quick)
-                    rows.append((gate, "constant" if bounds == "fixed" else bounds, runtime, batch, *seconds, ratio))
-                    if passed is not None and bounds == "fixed" and runtime != _SHORT:
-                        limit = _LIMITS[gate][batch > 1]
-                        what = f"{gate}, {runtime}, batch {batch:,}: at most {limit}x a plain network ({ratio:.2f}x)"
-                        passed[what] = ratio <= limit
+            runtimes: dict[str, tuple[Any, Any]] = {
+                "torch": (plain, CertifiedNetwork(safe.backbone, safe.spec, certify(safe)))
+            }
+            runtimes |= {"onnxruntime": _box_files(safe)} if bounds == "fixed" else {}
+            for runtime, (theirs, ours) in runtimes.items():
+                for batch in (1, 1024, 8192):
+                    x = 2 * torch.rand(batch, 8, generator=torch.Generator().manual_seed(0)) - 1
+                    calls = {name: quietly(one, x) for name, one in (("plain", theirs), ("safe", ours))}
+                    found, seconds = ratios_of(calls, quick)
+                    shown = (seconds * 1e6, seconds * found["safe"] * 1e6, found["safe"])
+                    rows.append((gate, "constant" if bounds == "fixed" else bounds, runtime, batch, *shown))
+                    if bounds == "fixed":
+                        limit = limits[batch > 1]
+                        what = f"{gate}, {runtime}, batch {batch:,}: at most {limit}x a plain network"
+                        passed[f"{what} ({found['safe']:.2f}x)"] = found["safe"] <= limit
     return Table(
         title,
         ("gate", "bounds", "runtime", "batch", "plain (us)", "safe (us)", "safe / plain"),
         tuple(rows),
-        "8 inputs, 4 outputs, one thread; the plain network has the same backbone and one linear layer. With a gate "
-        "there is a certified head inside the rule's region and a free one outside. First quartile of the processor "
-        "time of rounds taken in turns; the process keeps freed memory, so that page faults of large buffers are not "
-        "measured. A safe "
-        "network that is deployed runs its backbone without the calls of torch's modules; the plain one is called as "
-        "modules are, and once in the same short way.",
+        "8 inputs, 4 outputs; the plain network has the same backbone and one linear layer. With a gate there is a "
+        "certified head inside the rule's region and a free one outside. The process keeps freed memory, so that page "
+        "faults of large buffers are not measured. A safe network that is deployed runs its backbone without the calls "
+        "of torch's modules; the plain one is called as modules are.",
     )
 
 
-def _doors(quick: bool, passed: dict[str, bool]) -> Table:
-    """Measure heads of rules behind a torch module, and learned boxes under the same rules beside them."""
-    sizes = (1, 64, 1024) if quick else tuple(2**i for i in range(14))
-    rows: list[tuple[object, ...]] = []
-    for name, (rules, _) in RULES.items():
-        text = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
-        spec = Specification.from_yaml(f"{HEADER}{text}")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            layers: list[nn.Module] = []
-            for inner in (3, 64, 64):
-                layers += [nn.Linear(inner, 64), nn.ReLU()]
-            body, last = nn.Sequential(*layers), nn.Linear(64, 1)
-            boxed = BoxNetwork(body, spec, embedding=64, bounds="fixed" if "affine" not in text else "affine")
-        plain = nn.Sequential(*body, last).eval().requires_grad_(False)
-        contenders = {"plain": plain, "rules": correct(plain, spec).eval(), "box": boxed.eval()}
-        found: dict[str, list[float]] = {"rules": [], "box": []}
-        for size in sizes:
-            x = torch.rand(size, 3, generator=torch.Generator().manual_seed(0))
-            calls = {key: _call(network, x) for key, network in contenders.items()}
-            for call in calls.values():
-                call()  # programs are printed when they are first asked
-            times = interleaved(calls, rounds=20 if quick else 200, budget=3.0, clock=time.thread_time)
-            for key, ratios in found.items():
-                ratios.append(min(times[key].seconds) / min(times["plain"].seconds))
-        rows += [(name, "head of rules", *found["rules"]), (name, "learned box", *found["box"])]
-        large = max(ratio for size, ratio in zip(sizes, found["rules"], strict=True) if size >= 256)
-        passed[f"torch, {name}: below 2x the network from 256 rows on ({large:.2f}x)"] = large < 2
-        slower = [size for size, ratio in zip(sizes, found["rules"], strict=True) if ratio > _before(size)]
-        passed[f"torch, {name}: slower than before at no size ({slower or 'none'})"] = not slower
-        for many, limit in enumerate(_BOX_LIMITS[name]):
-            most = max(ratio for size, ratio in zip(sizes, found["box"], strict=True) if (size >= 1024) == bool(many))
-            where = "from 1,024 rows on" if many else "below 1,024 rows"
-            passed[f"torch, {name}, learned box: at most {limit}x the network {where} ({most:.2f}x)"] = most <= limit
-    return Table(
-        "A 3-64-64-64-1 network in torch, with a head behind it",
-        ("rules", "head", *(f"{size:,}" for size in sizes)),
-        tuple(rows),
-        "Ratio to the network alone by batch size; one thread; the least processor time of rounds taken in turns. The "
-        "head of rules is a program in NumPy behind the module. A learned box takes the place of the last layer. "
-        "Before there were heads of rules an answer cost 1.5 times the network at batch 1, 3 or more up to 128, and "
-        "1.2 or more at 4,096.",
-    )
+def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[BoxNetwork, nn.Module]:
+    inputs = "".join(f"  x{i}: [-1, 1]\n" for i in range(8))
+    when = "    when: x0 <= 0.2 and x1 >= 0.1\n" if gated else ""
+    rule = f"  - name: rule\n{when}    then: a <= 1 and b - c <= 0.5\n"
+    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [a, b, c, d]\nrules:\n{rule}")
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for inner, outer in itertools.pairwise((8, *hidden)):
+            layers += [nn.Linear(inner, outer), nn.ReLU()]
+        body = nn.Sequential(*layers, nn.Linear(hidden[-1], embedding))
+        safe = BoxNetwork(body, spec, embedding=embedding, bounds=bounds)
+        plain = nn.Sequential(body, nn.Linear(embedding, 4))
+    return project(safe), plain.eval().requires_grad_(False)
 
 
-def _before(size: int) -> float:
-    """Return the least ratio that was measured before there were heads of rules."""
-    return 1.5 if size == 1 else 3.0 if size <= 128 else 1.2 if size >= 4096 else 2.0
-
-
-def _call(network: nn.Module, x: Tensor) -> Callable[[], Any]:
-    def call() -> Any:
-        with torch.inference_mode():
-            return network(x)
-
-    return call
-
-
-def _torch(network: nn.Module) -> Callable[[Tensor], Any]:
-    def answer(x: Tensor) -> Any:
-        return network(x)
-
-    return answer
-
-
-def _short(plain: nn.Module) -> Callable[[Tensor], Any]:
-    body, last = plain.children()
-    answer = Quick.of(nn.Sequential(*body.children(), last))
-    assert answer is not None
-    return answer
-
-
-def _compare(
-    ours: Callable[[Tensor], Any], theirs: Callable[[Tensor], Any], batch: int, *, quick: bool
-) -> tuple[float, tuple[float, float]]:
-    x = 2 * torch.rand(batch, _INPUTS, generator=torch.Generator().manual_seed(0)) - 1
-    calls = 20 if batch == 1 else 1
-
-    def repeated(answer: Callable[[Tensor], Any]) -> Callable[[], None]:
-        def call() -> None:
-            with torch.inference_mode():
-                for _ in range(calls):
-                    answer(x)
-
-        return call
-
-    rounds = 60 if batch <= 1024 else 20
-    times = interleaved(
-        {"plain": repeated(theirs), "safe": repeated(ours)},
-        rounds=rounds if quick else 5 * rounds,
-        budget=4.0,
-        clock=time.thread_time,
-    )
-    plain, safe = (undisturbed(times[name]) / calls for name in ("plain", "safe"))
-    return safe / plain, (plain * 1e6, safe * 1e6)
-
-
-def undisturbed(timing: Timing) -> float:
-    """Return the first quartile of the seconds: calls that other work on the machine did not interrupt."""
-    return float(np.quantile(timing.seconds, 0.25))
-
-
-def _served(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]] | None:
-    """Return the network and one without rules, both as exported, in onnxruntime; None if it is not installed."""
-    try:
-        import onnxruntime
-
-        from smle.graphs.certified_files import write_certified
-        from smle.networks.onnx import torch_backbone, write_network
-    except ImportError:
-        return None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    body, without = safe.backbone, replace(safe.spec, rules=())
-    plain = nn.Sequential(body, nn.Linear(safe.embedding, len(safe.spec.targets))).eval()
-    answers = []
+def _box_files(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
+    """Return a network without rules and the box, both as exported, in onnxruntime; both answer, and nothing else."""
+    without = replace(safe.spec, rules=())
+    plain = nn.Sequential(safe.backbone, nn.Linear(safe.embedding, len(safe.spec.targets))).eval()
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{name}.onnx" for name in ("safe", "plain")]
-        write_network(safe, paths[0], monitor=False)  # both answer, and nothing else
+        paths = [Path(folder) / f"{name}.onnx" for name in ("plain", "safe")]
         part = torch_backbone(plain, (torch.zeros(3, len(without.columns)),), features=True)
-        write_certified(without, None, {}, part, paths[1], monitor=False)
-        for path in paths:
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            answers.append(_session(session))
-    return answers[0], answers[1]
+        write_certified(without, None, {}, part, paths[0], monitor=False)
+        write_network(safe, paths[1], monitor=False)
+        sessions = [_session(str(path)) for path in paths]
 
+    def answer(session: Any) -> Callable[[Tensor], Any]:
+        names = [item.name for item in session.get_inputs()]
+        wanted = [item.name for item in session.get_outputs()][:4]
+        return lambda x: session.run(wanted, dict(zip(names, x.numpy().T.reshape(len(names), -1, 1), strict=True)))
 
-def _session(session: Any) -> Callable[[Tensor], Any]:
-    names = [item.name for item in session.get_inputs()]
-    wanted = [item.name for item in session.get_outputs()][:_OUTPUTS]
-
-    def answer(x: Tensor) -> Any:
-        columns = x.numpy().T.reshape(len(names), -1, 1)
-        return session.run(wanted, dict(zip(names, columns, strict=True)))
-
-    return answer
+    return answer(sessions[0]), answer(sessions[1])

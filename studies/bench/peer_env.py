@@ -10,10 +10,7 @@ import contextlib
 import importlib
 import io
 import json
-import os
-import re
 import signal
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -24,20 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-__all__ = [
-    "PEERS",
-    "Installed",
-    "Peer",
-    "activate",
-    "command",
-    "prepare",
-    "python_of",
-    "quietly",
-    "reason_of",
-    "within",
-]
+from tests.support.environments import command, python_of, reason_of
 
-_SECONDS = 900.0  # one pip command; a source that compiles for longer counts as not installed
 _FIXED = ("torch", "numpy", "scipy", "scikit-learn")
 
 
@@ -143,11 +128,6 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def python_of(folder: Path) -> Path:
-    """Return the interpreter of an environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
 def _site(folder: Path) -> Path:
     base = str(folder)
     return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
@@ -186,25 +166,6 @@ def _pip(folder: Path, *arguments: str) -> tuple[bool, str]:
     with (folder / "pip.log").open("a", encoding="utf-8") as log:
         log.write(f"$ pip install {' '.join(arguments)}\n{output}\n")
     return code == 0, output
-
-
-def command(arguments: list[str]) -> tuple[int, str]:
-    """Run a command; return its code and what it said. Never raises because of it."""
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        return 1, f"ERROR: not done after {_SECONDS:.0f} s"
-    except OSError as error:
-        return 1, f"ERROR: {error}"
-    return done.returncode, done.stdout + done.stderr
-
-
-def reason_of(output: str) -> str:
-    """Return the line that says most, without addresses: a compiler's fatal error, else the last error."""
-    lines = [line.strip() for line in output.splitlines() if re.search(r"error", line, re.IGNORECASE)]
-    fatal = [line for line in lines if "fatal error" in line]
-    line = fatal[0] if fatal else (lines[-1] if lines else "unknown")
-    return re.sub(r"\S*/(?=[^\s/])", "", line)[:160]
 
 
 def _version(folder: Path, package: str) -> str:

@@ -22,8 +22,6 @@ from studies.bench.peer_env import quietly, within
 from studies.bench.peer_tasks import Case, FloatGate, LinearCell
 from studies.experiments.tasks import Array
 
-__all__ = ["LAYERS", "Guarded", "HardNet", "NotStatableError", "guarded"]
-
 _FAR = 10.0  # RAYEN's set is cut off at so many times the largest target: its gradient is NaN along unbounded rays
 
 _BUILD = 30.0  # processor seconds to build a shield; its resolution of clauses does not end for some sets

@@ -20,14 +20,12 @@ from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.safe_network import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.rules import Specification
-from studies.bench.harness import interleaved, keep_memory
 from studies.bench.peer_env import quietly
 from studies.bench.peer_layers import NotStatableError
 from studies.bench.peer_methods import METHODS, Trained, train_method
 from studies.bench.peer_tasks import Case, load_case
-from studies.bench.sampling import Judge, border_points, corner_points
-
-__all__ = ["BATCHES", "PeerJob", "border_of", "solve"]
+from studies.harness import interleaved, keep_memory
+from tests.support.sampling import Judge, border_points, corner_points
 
 FloatArray = npt.NDArray[np.floating]
 BATCHES = (1, 256, 8192)

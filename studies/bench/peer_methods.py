@@ -24,8 +24,6 @@ from studies.experiments.networks import Settings, train_safe
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array
 
-__all__ = ["GUARANTEES", "METHODS", "Trained", "train_method"]
-
 FloatArray = npt.NDArray[np.floating]
 _LATE = 2  # epochs with an optimization per row, after training without it
 

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 
 from smle.regions.search import find_cells
 from smle.rules import Clause, Row, Specification
-from studies.experiments import classification, data, standins, synthetic
+from studies.experiments import classification, data, synthetic
 from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array, Task
-
-__all__ = ["Case", "FloatGate", "LinearCell", "load_case", "task_names"]
 
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
 _CLASSIFICATION = ("CHD-49-0.3", "Flags-0.3", "Yeast-0.3")
@@ -112,7 +110,7 @@ def load_case(name: str) -> Case:
     if name in _SYNTHETIC:
         task = synthetic.load(name)
     elif name in _STANDINS:
-        task = classification.load(name, standins.label_table(), standin=True)
+        task = classification.load(name, data.standin_table(), standin=True)
     else:
         task = classification.load(name, data.label_table(name.rsplit("-", 1)[0]))
     settings = settings_of(task.benchmark, "best", inputs=task.X.shape[1], outputs=task.y.shape[1])
@@ -138,7 +136,7 @@ def _doses(rows: int) -> Task:
     spec = Specification.from_yaml(DOSES)
 
     def unused(X: Array, outputs: Array) -> npt.NDArray[np.bool_]:
-        raise NotImplementedError("Judged exactly, by studies.bench.sampling.")
+        raise NotImplementedError("Judged exactly, by tests.support.sampling.")
 
     return Task("input-dependent", "insulin", "", spec, X[:rows], y[:rows], X[rows:], y[rows:], unused)
 

@@ -1,14 +1,12 @@
 """Other methods on the same tasks: accuracy, exact violations, what is guaranteed, and what it costs.
 
-The full run installs the peers into an environment of its own and keeps each task's result as it ends, so that it goes
-on where it stopped; the folder is the one that SMLE_PEERS names, else one in the user's cache.
+The full run installs the peers into an environment of its own, in the folder that SMLE_PEERS names, else one in the
+user's cache.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,22 +14,19 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from smle.errors import TrainingError
-from studies.bench.harness import BenchResult, Table
 from studies.bench.peer_env import PEERS, Installed, prepare
 from studies.bench.peer_measure import BATCHES, PeerJob, solve
 from studies.bench.peer_methods import GUARANTEES, METHODS
 from studies.bench.peer_tasks import task_names
-from studies.experiments.runner import run_jobs
-
-__all__ = ["run"]
+from studies.experiments.runner import Results, solve_all
+from studies.harness import BenchResult, Table
 
 Rows = list[dict[str, Any]]
 
 _SEEDS, _EPOCHS, _BORDER = 5, 20, 1000
 _TIMED = ("n4-hard-P6", "CHD-49-0.3", "Standin-0.3", "insulin")
 _PACKAGED = {"projection layer (cvxpylayers)": "cvxpylayers", "RAYEN": "rayen", "PiShield": "pishield"}
-_OURS = "smle"
+_OURS, _LEVEL = "smle", 0.0005
 _TITLES = {
     "synthetic": "The paper's synthetic tasks: linear rules on part of the inputs",
     "classification": "The paper's classification tasks: labels that are never predicted together",
@@ -39,7 +34,7 @@ _TITLES = {
 }
 
 
-def run(quick: bool = False) -> BenchResult:
+def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
     """Compare all methods; `quick`: one small task, methods that need no installation.
 
     Raises:
@@ -47,42 +42,19 @@ def run(quick: bool = False) -> BenchResult:
     """
     if quick:
         methods = tuple(name for name in METHODS if name not in _PACKAGED)
-        jobs = [PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)]
-        with tempfile.TemporaryDirectory() as short:
-            return _result(_solved(jobs, Path(short)), {}, quick=True)
-    folder = _folder()
-    installed = prepare(folder / "environment")
-    jobs = [
+        return _result(solve_all([PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)], solve, folder), {}, quick=True)
+    named = os.environ.get("SMLE_PEERS")
+    installed = prepare((Path(named) if named else Path.home() / ".cache" / "smle" / "peers") / "environment")
+    wanted = [
         PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
         for seed in range(_SEEDS)
         for task in task_names(quick=False)
     ]
-    rows = _solved(jobs, folder)
-    result = _result(rows, installed, quick=False)
-    # A later run measures anew; what this one found stays for whoever wants to look.
-    (folder / "jobs").rename(folder / time.strftime("jobs-%Y%m%d-%H%M%S"))
-    return result
+    return _result(solve_all(wanted, solve, folder, n_jobs=jobs), installed, quick=False)
 
 
-def _folder() -> Path:
-    named = os.environ.get("SMLE_PEERS")
-    folder = Path(named) if named else Path.home() / ".cache" / "smle" / "peers"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _solved(jobs: Sequence[PeerJob], folder: Path) -> Rows:
-    results = run_jobs(jobs, solve, folder=folder, retry_failed=True)
-    if results.failures:
-        first = results.failures[0]
-        raise TrainingError(
-            f"{len(results.failures)} of {len(jobs)} jobs failed, first {first.key}: {first.error}. Finished jobs are "
-            f"kept in '{folder}'; run the bench again to go on."
-        )
-    return results.rows
-
-
-def _result(rows: Rows, installed: dict[str, Installed], *, quick: bool) -> BenchResult:
+def _result(results: Results, installed: dict[str, Installed], *, quick: bool) -> BenchResult:
+    rows = results.rows
     kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
     tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     tables += [_by_task(rows), _installs(installed)]
@@ -243,7 +215,7 @@ def _installs(installed: dict[str, Installed]) -> Table:
 
 
 def _passed(rows: Rows) -> dict[str, bool]:
-    """State what must hold: no exact violation of a certified network, on any point."""
+    """State what must hold: no exact violation of a certified network, and doses level with what it must match."""
     found = {}
     for method in (name for name in METHODS if name.startswith(_OURS)):
         mine = [row for row in rows if row["method"] == method]
@@ -251,4 +223,9 @@ def _passed(rows: Rows) -> dict[str, bool]:
             continue
         clean = all(row["status"] == "done" and row["violations_test"] == row["violations_border"] == 0 for row in mine)
         found[f"{method}: certified on all {len(mine)} runs, no violation on any point"] = clean
+    doses = [row for row in rows if row["kind"] == "input-dependent"]
+    mean = {name: float(np.mean([row["score"] for row in own])) for name in METHODS if (own := _done(doses, name))}
+    for name in (name for name in ("postprocess (MAP)", "PiShield") if name in mean):
+        what = f"doses: R2 {mean[_OURS]:.4f}, level with {name}, {mean[name]:.4f}, to {_LEVEL}"
+        found[what] = mean[_OURS] >= mean[name] - _LEVEL
     return found

@@ -11,7 +11,7 @@ import logging
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from smle import SafeRegressor, Specification
 from smle.platforms import predict_dask, predict_ray
 from smle.serving.fronts import session_of
-from studies.bench.harness import BenchResult, Table, interleaved
-
-__all__ = ["run"]
+from studies.harness import Table, bench, interleaved
 
 _COLUMNS = [f"x{i}" for i in range(20)]
 _RULES = f"""
@@ -38,11 +36,11 @@ rules:
 """
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Predicting on clusters", default_threads=True)
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Measure both engines; `quick` takes few rows."""
     rows, parts = (20_000, 2) if quick else (2_000_000, 16)
     lines: list[tuple[object, ...]] = []
-    passed: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = _stored(Path(place))
         for engine, measure in (("Dask", _dask), ("Ray Data", _ray)):
@@ -58,8 +56,7 @@ def run(quick: bool = False) -> BenchResult:
         "Gradient boosting (100 trees), 20 columns, 3 rules, two processes. Seconds are those of the processor for "
         "Dask, and of the clock for Ray."
     )
-    table = Table("Rows per second", columns, tuple(lines), note)
-    return BenchResult("platforms", "Predicting on clusters", (table,), passed=passed, quick=quick)
+    return (Table("Rows per second", columns, tuple(lines), note),)
 
 
 def rows_of(part: int, count: int) -> pd.DataFrame:

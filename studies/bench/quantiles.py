@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightgbm
@@ -13,14 +13,11 @@ import pandas as pd
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_pinball_loss
 from sklearn.model_selection import train_test_split
-from threadpoolctl import threadpool_limits
 
 from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from studies.bench.harness import BenchResult, Table
-
-__all__ = ["run"]
+from studies.harness import Table, bench
 
 Array = npt.NDArray[np.float64]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -41,12 +38,10 @@ rules:
 """
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Quantiles that never cross")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run both tables over several splits; `quick` takes one split, few trees and a small network."""
-    passed: dict[str, bool] = {}
-    with threadpool_limits(1):
-        tables = tuple(_measured(*task, quick, passed) for task in (_diabetes(), _demand(400 if quick else 2000)))
-    return BenchResult("quantiles", "Quantiles that never cross", tables, passed=passed, quick=quick)
+    return (_measured(*task, quick, passed) for task in (_diabetes(), _demand(400 if quick else 2000)))
 
 
 def _diabetes() -> tuple[str, Specification, pd.DataFrame, Array]:
@@ -55,7 +50,7 @@ def _diabetes() -> tuple[str, Specification, pd.DataFrame, Array]:
 
 
 def _demand(rows: int) -> tuple[str, Specification, pd.DataFrame, Array]:
-    """A simulated demand whose noise grows with the cold, cut off by what the line carries."""
+    """Simulate a demand whose noise grows with the cold, cut off by what the line carries."""
     rng = np.random.default_rng(0)
     temperature, capacity = rng.uniform(-10, 35, rows), rng.uniform(20, 120, rows)
     wind = rng.uniform(0, 1, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.assurance import certify, verify
 from smle.heads.box.network.box_network import BoxNetwork
-from studies.bench.harness import BenchResult, Table, one_thread
 from studies.bench.scale_million import measure
 from studies.bench.scale_subjects import AXES, Axis, Subject
-
-__all__ = ["Fit", "fit_exponent", "run"]
+from studies.harness import Table, bench
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
@@ -26,14 +24,12 @@ _FITTED = 4
 """An exponent is fitted to so many of the largest sizes: below them what does not grow with the size dominates."""
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Scale")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and one round."""
-    passed: dict[str, bool] = {}
     million = _million(quick, passed)  # first: the peak memory of the process is then its own
-    with one_thread():
-        curves = _curves(quick)
-    tables = (*million, _exponents(curves), *(curve.table() for curve in curves))
-    return BenchResult("scale", "Scale", tables, passed=passed, quick=quick)
+    curves = _curves(quick)
+    return (*million, _exponents(curves), *(curve.table() for curve in curves))
 
 
 # --- cost curves

@@ -17,8 +17,6 @@ from smle.nn import SafeNetwork
 from smle.training.loop import TrainingOptions, train
 from studies.bench.scale_subjects import never_together
 
-__all__ = ["measure"]
-
 _INPUTS, _REACH = 32, 6
 _NOISE = 0.3
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.rules import CNF, Clause, Label, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
-
-__all__ = ["AXES", "Axis", "Subject", "exclusive_labels", "never_together"]
-
-_ONE = Fraction(1)
+from smle.rules import Specification
+from smle.rules.helpers import mutually_exclusive, rule
 
 _SMALL = 1e-3  # of the heads' weights: safe without training
 
@@ -57,79 +55,55 @@ class Axis:
     subject: Callable[[int], Subject]
 
 
-def _inputs(count: int) -> tuple[NumericInput, ...]:
-    return tuple(NumericInput(f"x{i}", -_ONE, _ONE) for i in range(count))
+Rules = dict[str, "str | tuple[str, str]"]
+"""What must hold by the name of a rule, with a condition or without."""
 
 
-def _bounded(output: int) -> tuple[Clause, ...]:
-    """Return |y| <= 2 for one of four outputs."""
-    forms = (linear({output % 4: Fraction(sign)}) for sign in (1, -1))
-    return tuple(Clause((Literal(form, (), Fraction(2)),)) for form in forms)
+def _stated(rules: Rules, embedding: int = 64, bounds: str = "constant", inputs: int = 8) -> Subject:
+    names = {f"x{i}": (-1, 1) for i in range(inputs)}
+    return Subject(Specification.build(inputs=names, outputs=["y0", "y1", "y2", "y3"], rules=rules), embedding, bounds)
 
 
-def _mixed(count: int, literals: int) -> tuple[Clause, ...]:
+def _mixed(count: int, literals: int = 1) -> str:
     """Return clauses over pairs of four outputs, all different; zero satisfies them."""
-    rng = np.random.default_rng(0)
-    clauses = []
+    rng, clauses = np.random.default_rng(0), []
     for i in range(count):
         parts = []
         for _ in range(literals):
-            h, k = rng.choice(4, size=2, replace=False)
-            form = {
-                int(h): Fraction(int(rng.choice([-2, -1, 1, 2]))),
-                int(k): Fraction(int(rng.choice([-2, -1, 1, 2]))),
-            }
-            parts.append(Literal(linear(form), (), Fraction(256 + i, 128)))
-        clauses.append(Clause(tuple(parts)))
-    return tuple(clauses)
-
-
-def _specification(inputs: int, rules: Sequence[tuple[Polytope, tuple[Clause, ...]]]) -> Specification:
-    return Specification(
-        _inputs(inputs),
-        tuple(Number(f"y{i}") for i in range(4)),
-        tuple(Rule(f"rule {i}", (region,), CNF(clauses), "...", "...") for i, (region, clauses) in enumerate(rules)),
-    )
+            # The first factor is positive: two literals that cover everything would make a clause that is left out.
+            h, k = sorted(rng.choice(4, size=2, replace=False))
+            parts.append(f"{rng.integers(1, 3)} * y{h} + ({rng.choice([-2, -1, 1, 2])}) * y{k} <= {(512 + i) / 256}")
+        clauses.append(f"({' or '.join(parts)})")
+    return " and ".join(clauses)
 
 
 def _wide(embedding: int, bounds: str) -> Subject:
-    region = Polytope((Row(linear({0: _ONE}), Fraction(1, 2)),))
-    return Subject(_specification(8, [(region, _mixed(4, 1))]), embedding, bounds)
-
-
-def _everywhere(clauses: int, literals: int) -> Subject:
-    return Subject(_specification(8, [(Polytope(()), _mixed(clauses, literals))]), 64)
+    return _stated({"half": ("x0 <= 0.5", _mixed(4))}, embedding, bounds)
 
 
 def _slabs(count: int) -> Subject:
     """Return rules over disjoint slabs of the first input."""
-    rules = []
-    for i in range(count):
-        low, high = Fraction(2 * i, count) - 1, Fraction(2 * (i + 1), count) - 1
-        rows = (Row(linear({0: -_ONE}), -low), Row(linear({0: _ONE}), high, True))
-        rules.append((Polytope(rows), _bounded(i)))
-    return Subject(_specification(8, rules), 64)
+    ends = [2 * i / count - 1 for i in range(count + 1)]
+    slabs = enumerate(itertools.pairwise(ends))
+    return _stated({f"slab {i}": (f"{low} <= x0 < {high}", f"-2 <= y{i % 4} <= 2") for i, (low, high) in slabs})
 
 
 def _overlaps(cells: int) -> Subject:
     """Return rules over half-spaces of different inputs: each set of them is a cell."""
-    rules = []
-    for i in range(cells.bit_length() - 1):
-        rules.append((Polytope((Row(linear({i: _ONE}), Fraction(0)),)), _bounded(i)))
-    return Subject(_specification(8, rules), 64)
+    return _stated({f"half {i}": (f"x{i} <= 0", f"-2 <= y{i % 4} <= 2") for i in range(cells.bit_length() - 1)})
 
 
 def _many_inputs(count: int) -> Subject:
-    form = linear({i: Fraction(1 if i % 2 else -1) for i in range(count)})
-    return Subject(_specification(count, [(Polytope((Row(form, Fraction(1, 2)),)), _mixed(4, 1))]), 64, "affine")
+    form = " ".join(f"{'+' if i % 2 else '-'} x{i}" for i in range(count))
+    return _stated({"oblique": (f"{form} <= 0.5", _mixed(4))}, 64, "affine", count)
 
 
-def never_together(labels: int, pairs: np.typing.NDArray[np.int32], inputs: int, reach: int = 1) -> Specification:
+def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach: int = 1) -> Specification:
     """Return labels with exclusions everywhere; inputs lie in [-reach, reach]."""
-    return Specification(
-        tuple(NumericInput(f"x{i}", Fraction(-reach), Fraction(reach)) for i in range(inputs)),
-        tuple(Label(f"label {i}") for i in range(labels)),
-        (Rule("never together", (Polytope(()),), CNF((), pairs), "always", "..."),),
+    return Specification.build(
+        inputs={f"x{i}": (-reach, reach) for i in range(inputs)},
+        labels=[f"label {i}" for i in range(labels)],
+        rules=[rule("never together", then=mutually_exclusive(pairs))],
     )
 
 
@@ -158,12 +132,12 @@ AXES = (
     Axis(
         "clauses, one literal",
         "One rule everywhere; embedding 64, 8 inputs, 4 outputs.",
-        (8, 16, 32, 64, 128, 256, 512), (2, 4, 8), lambda k: _everywhere(k, 1),
+        (8, 16, 32, 64, 128, 256, 512), (2, 4, 8), lambda k: _stated({"always": _mixed(k)}),
     ),
     Axis(
         "clauses, two literals",
         "One rule everywhere; embedding 64, 8 inputs, 4 outputs. Each is proved by an LP.",
-        (8, 16, 32, 64, 128), (2, 4, 8), lambda k: _everywhere(k, 2),
+        (8, 16, 32, 64, 128), (2, 4, 8), lambda k: _stated({"always": _mixed(k, 2)}),
     ),
     Axis(
         "labels",

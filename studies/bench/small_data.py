@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -27,9 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from smle import NetworkClassifier, NetworkRegressor
-from studies.bench.harness import BenchResult, Table, one_thread
-
-__all__ = ["run"]
+from studies.harness import Table, bench
 
 Array = npt.NDArray[Any]
 DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits, "diabetes": load_diabetes}
@@ -37,27 +35,26 @@ _SLACK = 0.01
 _TIMES = 2.0
 
 
-def run(quick: bool = False) -> BenchResult:
+@bench("Small data")
+def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Fit all to every data set over several splits; `quick` takes one split and few epochs."""
     scores: list[tuple[object, ...]] = []
     times: list[tuple[object, ...]] = []
-    passed: dict[str, bool] = {}
     splits = 1 if quick else 3
-    with one_thread():
-        X, y = load_wine(return_X_y=True)
-        _measured(X, y, 0, True)  # to load everything
-        for name, load in DATA.items():
-            X, y = load(return_X_y=True)
-            found = np.mean([_measured(X, y, seed, quick) for seed in range(splits)], axis=0)
-            ours, theirs, our_loss, their_loss, seconds, loop, sklearn = found
-            losses = [f"{loss:.3f}" if np.isfinite(loss) else "" for loss in (our_loss, their_loss)]
-            scores.append((name, len(X), f"{ours:.4f}", f"{theirs:.4f}", *losses))
-            times.append((name, f"{seconds:.2f}", f"{loop:.2f}", f"{sklearn:.2f}", f"{seconds / loop:.2f}"))
-            behind = f"{name}: at most {_SLACK} behind scikit-learn's MLP ({theirs - ours:+.4f})"
-            passed[behind] = bool(ours >= theirs - _SLACK)
-            slower = f"{name}: `fit` takes at most {_TIMES:g} times as long as a plain loop ({seconds / loop:.2f})"
-            passed[slower] = bool(seconds <= _TIMES * loop)
-    tables = (
+    X, y = load_wine(return_X_y=True)
+    _measured(X, y, 0, True)  # to load everything
+    for name, load in DATA.items():
+        X, y = load(return_X_y=True)
+        found = np.mean([_measured(X, y, seed, quick) for seed in range(splits)], axis=0)
+        ours, theirs, our_loss, their_loss, seconds, loop, sklearn = found
+        losses = [f"{loss:.3f}" if np.isfinite(loss) else "" for loss in (our_loss, their_loss)]
+        scores.append((name, len(X), f"{ours:.4f}", f"{theirs:.4f}", *losses))
+        times.append((name, f"{seconds:.2f}", f"{loop:.2f}", f"{sklearn:.2f}", f"{seconds / loop:.2f}"))
+        behind = f"{name}: at most {_SLACK} behind scikit-learn's MLP ({theirs - ours:+.4f})"
+        passed[behind] = bool(ours >= theirs - _SLACK)
+        slower = f"{name}: `fit` takes at most {_TIMES:g} times as long as a plain loop ({seconds / loop:.2f})"
+        passed[slower] = bool(seconds <= _TIMES * loop)
+    return (
         Table(
             "Scores",
             ("data", "rows", "smle", "scikit-learn's MLP", "log-loss: smle", "log-loss: MLP"),
@@ -71,7 +68,6 @@ def run(quick: bool = False) -> BenchResult:
             "The plain loop trains the same network for as many epochs as smle took.",
         ),
     )
-    return BenchResult("small_data", "Small data", tables, passed=passed, quick=quick)
 
 
 def _measured(X: Array, y: Array, seed: int, quick: bool) -> list[float]:

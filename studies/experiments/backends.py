@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import multiprocessing
-import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from smle.errors import MissingDependencyError, TrainingError
-
-__all__ = ["BACKENDS", "Call", "one_thread", "spread"]
 
 P = TypeVar("P")
 Call = Callable[[P], Any]
@@ -40,25 +36,6 @@ def spread(call: Call[P], payloads: Sequence[P], *, backend: str, n_jobs: int, a
     if backend == "loky" and address is not None:
         raise ValueError("The backend 'loky' is local: expected no address. Use --backend ray or --backend dask.")
     return BACKENDS[backend](call, payloads, n_jobs, address)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread inside; in a worker process, leave Ctrl-C to the process that started it."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    if multiprocessing.parent_process() is not None:
-        # Only a main thread may say so; where it cannot, the driver ends the workers anyway.
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _local(call: Call[P], payloads: Sequence[P], n_jobs: int, address: str | None) -> Pairs[P]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-__all__ = ["OPTIONS", "PaperChoices", "choices_of"]
-
 OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "gate": (False, True),

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["blank", "draw_inference", "draw_scores", "draw_violations", "picture"]
-
 # Okabe and Ito's colors: apart from each other for every kind of color vision, and in grey by their lightness.
 _COLORS = {"oracle": "#999999", "preprocess": "#E69F00", "postprocess": "#56B4E9", "smle": "#009E73"}
 _XLABEL = {
@@ -30,7 +28,7 @@ Numbers = Callable[[str, str], list[float]]
 
 
 def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q1: test score by property and method.
+    """Draw Q1: test score by property and method.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
@@ -51,7 +49,7 @@ def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
 
 
 def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q2: share of test examples that violate the property, by property and method.
+    """Draw Q2: share of test examples that violate the property, by property and method.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
@@ -74,7 +72,7 @@ def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figur
 
 
 def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
-    """Q2: inference time as a multiple of that of `preprocess`, one example at a time and as a batch.
+    """Draw Q2: inference time as a multiple of that of `preprocess`, one example at a time and as a batch.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.

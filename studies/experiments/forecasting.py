@@ -20,8 +20,6 @@ from smle.rules import Specification
 from smle.rules.helpers import bounded_change, rule
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
-__all__ = ["FILE", "INPUTS", "OUTPUTS", "QUANTILES", "SERIES", "Windows", "load", "read_series", "task_keys", "windows"]
-
 FILE = "m4_selected.csv"
 INPUTS, OUTPUTS = 8, 4
 QUANTILES = ("1.00", "0.95", "0.90")

@@ -20,28 +20,12 @@ from smle.nearest.oracle import nearest_outputs
 from smle.networks.quick import Quick, quickly
 from smle.networks.safe_network import SafeNetwork
 from smle.training.options import History
-from studies.experiments import classification, data, forecasting, standins, synthetic
-from studies.experiments.ablation import vary
+from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.networks import Settings, State, train_plain, train_safe
 from studies.experiments.paper_network import PaperNetwork
-from studies.experiments.presets import BENCHMARKS, settings_of
+from studies.experiments.presets import BENCHMARKS, settings_of, vary
 from studies.experiments.selection import trained_order
 from studies.experiments.tasks import Array, Task
-
-__all__ = [
-    "METHODS",
-    "Job",
-    "answers",
-    "chain",
-    "crossed",
-    "enforced_targets",
-    "jobs",
-    "load_task",
-    "projections",
-    "seed_of",
-    "settings_for",
-    "solve",
-]
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
@@ -115,8 +99,8 @@ def _quick_keys(benchmark: str) -> list[str]:
     if benchmark == "synthetic":
         return ["n2-easy-P1", "n2-medium-P3", "n2-hard-P5"]
     if benchmark == "forecasting":
-        return [f"Standin-{name}-{quantile}" for name in standins.SERIES for quantile in forecasting.QUANTILES]
-    return [f"{name}-{quantile}" for name in standins.LABEL_TABLES for quantile in classification.QUANTILES]
+        return [f"Standin-{name}-{quantile}" for name in data.STANDIN_SERIES for quantile in forecasting.QUANTILES]
+    return [f"{name}-{quantile}" for name in data.STANDIN_TABLES for quantile in classification.QUANTILES]
 
 
 def load_task(job: Job) -> Task:
@@ -129,10 +113,10 @@ def load_task(job: Job) -> Task:
         return synthetic.load(job.task)
     if job.benchmark == "forecasting":
         if job.quick:
-            return forecasting.load(job.task, standins.series(), standin=True)
+            return forecasting.load(job.task, data.standin_series(), standin=True)
         return forecasting.load(job.task, data.series(job.data_dir))
     if job.quick:
-        return classification.load(job.task, standins.label_table(), standin=True)
+        return classification.load(job.task, data.standin_table(), standin=True)
     return classification.load(job.task, data.label_table(job.task.rsplit("-", 1)[0], job.data_dir))
 
 

@@ -18,9 +18,7 @@ from smle.training.options import History, TrainingOptions
 from studies.experiments.choices import PaperChoices
 from studies.experiments.paper_network import Adversarial, AllPoints, PaperNetwork
 from studies.experiments.tasks import Array, Task
-from studies.formulations import label_search, scaled_projection
-
-__all__ = ["PaperLayers", "Perceptron", "Settings", "State", "safe_network", "train_plain", "train_safe"]
+from tests.support.formulations import label_search, scaled_projection
 
 State = Mapping[str, Tensor]
 """Weights of a module by name."""

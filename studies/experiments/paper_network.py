@@ -19,8 +19,6 @@ from smle.heads.box.training.enforcement import PDCG, ProjectionReport
 from smle.rules import Specification
 from studies.experiments.choices import PaperChoices
 
-__all__ = ["Adversarial", "AllPoints", "FreeBox", "PaperNetwork"]
-
 
 class FreeBox(BoxModule):
     """l and u as two layers of their own, trained, starting at -1 and 1 with slope zero; they may cross.

@@ -12,13 +12,10 @@ from pathlib import Path
 
 from smle.errors import DataError
 from studies.experiments import data, methods
-from studies.experiments.ablation import ABLATIONS
 from studies.experiments.page import write_page
-from studies.experiments.presets import BENCHMARKS, PRESETS
+from studies.experiments.presets import ABLATIONS, BENCHMARKS, PRESETS
 from studies.experiments.runner import read_results, run_jobs
 from studies.experiments.store import Outcome, Store
-
-__all__ = ["STUDIES", "make_jobs", "reproduce"]
 
 STUDIES = ("main", "ablation", "all")
 
@@ -39,7 +36,6 @@ def reproduce(
     retry_failed: bool = False,
     report_only: bool = False,
     taken_from: str | Path | None = None,
-    progress: bool | None = None,
 ) -> Path:
     """Run the jobs that a folder lacks, then write one page per benchmark from everything in the folder.
 
@@ -61,7 +57,6 @@ def reproduce(
         retry_failed: Run jobs again that failed before.
         report_only: Run nothing, write the pages.
         taken_from: A folder with the CSV files of an earlier run, whose jobs count as finished here.
-        progress: Show a bar; None: on a terminal.
 
     Returns:
         The folder; `summary.json` in it has the medians, counts and checks.
@@ -89,7 +84,6 @@ def reproduce(
             address=address,
             together=methods.chain,
             retry_failed=retry_failed,
-            progress=progress,
         )
     write_pages(folder, quick=quick, benchmarks=benchmarks)
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -13,21 +13,17 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 import smle
-from studies.experiments.backends import one_thread, spread
+from smle.errors import TrainingError
+from studies.experiments.backends import spread
 from studies.experiments.store import Outcome, Store, commit, origin
-
-__all__ = ["Results", "Solve", "Unit", "read_results", "run_jobs"]
+from studies.harness import one_thread
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two lines of a log that no terminal shows.
+# Seconds between two lines of the log.
 _QUIET = 30.0
 
 
@@ -77,7 +73,6 @@ def run_jobs(
     address: str | None = None,
     together: Callable[[Any], Hashable] | None = None,
     retry_failed: bool = False,
-    progress: bool | None = None,
 ) -> Results:
     """Solve every job that has no result in `folder` yet, keep each result when its job ends, return all of them.
 
@@ -94,7 +89,6 @@ def run_jobs(
         together: Jobs with the same value are solved by one worker, one after the other: they share what the first
             ones leave in its memory. Their results are kept when the last of them ends.
         retry_failed: Solve jobs again that failed in an earlier run.
-        progress: Show a bar; None: where stderr is a terminal, lines in the log elsewhere.
 
     Raises:
         ValueError: If two jobs have the same key, or for an unknown back-end.
@@ -120,14 +114,15 @@ def run_jobs(
         lots = _lots(todo, None if alone else together)
         results = spread(work, lots, backend=backend, n_jobs=n_jobs, address=address)
         try:
-            with _Progress(len(wanted), done=reused, shown=progress) as shown, closing(results):
+            told = _Told(len(wanted), reused)
+            with closing(results):
                 for lot, result in results:
                     ended = [work.lost(job, result) for job in lot] if isinstance(result, BaseException) else result
                     for outcome in ended:
                         store.write(outcome)
                         done[outcome.key] = outcome
                         finished += 1
-                        shown.step(outcome)
+                        told.step(outcome)
         finally:
             wall = time.perf_counter() - start
             store.note_run(
@@ -135,6 +130,23 @@ def run_jobs(
                 | {"commit": here, **origin()}
             )
     return Results(tuple(done[key] for key in sorted(done)), reused, notes)
+
+
+def solve_all(jobs: Sequence[Unit], solve: Solve, folder: str | Path | None = None, *, n_jobs: int = 1) -> Results:
+    """Solve jobs of which none may fail; without a folder nothing is kept.
+
+    Raises:
+        TrainingError: If a job failed.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        results = run_jobs(jobs, solve, folder=folder or temporary, n_jobs=n_jobs, retry_failed=True)
+    if results.failures:
+        first = results.failures[0]
+        raise TrainingError(
+            f"{len(results.failures)} of {len(jobs)} jobs failed, first {first.key}: {first.error}. Those that ended "
+            "are kept in the folder that you name; run the same command again to go on."
+        )
+    return results
 
 
 def read_results(folder: str | Path) -> Results:
@@ -219,57 +231,21 @@ def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class _Progress:
-    """Jobs done, failed and time left: a bar on a terminal, a line in the log now and then elsewhere."""
+class _Told:
+    """Writes to the log how many jobs are done and how long the rest may take, now and then."""
 
-    def __init__(self, total: int, *, done: int, shown: bool | None) -> None:
-        visible = sys.stderr.isatty() if shown is None else shown
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        # Jobs differ in length, so the time left is estimated from all of them, not from the last few.
-        self._bar = Progress(
-            *columns, console=Console(stderr=True), disable=not visible, speed_estimate_period=24 * 3600.0
-        )
-        self._task = self._bar.add_task("jobs", total=total, completed=done, failed="")
-        self._logged = not visible and shown is None
+    def __init__(self, total: int, done: int) -> None:
         self._total, self._before, self._done, self._failed = total, done, done, 0
         self._start = self._last = time.perf_counter()
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        if self._logged:
-            _log.info("%d of %d jobs to do.", self._total - self._done, self._total)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        _log.info("%d of %d jobs to do.", total - done, total)
 
     def step(self, outcome: Outcome) -> None:
         """Count one job."""
-        self._done += 1
-        self._failed += outcome.failed
-        failed = f"{self._failed} failed" if self._failed else ""
-        self._bar.update(self._task, completed=self._done, description=outcome.key[:40], failed=failed)
+        self._done, self._failed, now = self._done + 1, self._failed + outcome.failed, time.perf_counter()
         if outcome.failed:
             _log.warning("Job %s failed: %s", outcome.key, outcome.error)
-        now = time.perf_counter()
-        if self._logged and (now - self._last >= _QUIET or self._done == self._total):
+        if now - self._last >= _QUIET or self._done == self._total:
             self._last = now
-            left = (now - self._start) / (self._done - self._before) * (self._total - self._done)
-            _log.info(
-                "%d of %d jobs done%s; last %s in %.1f s; about %.0f min left.",
-                self._done,
-                self._total,
-                f", {failed}" if failed else "",
-                outcome.key,
-                outcome.seconds,
-                left / 60,
-            )
+            left = (now - self._start) / (self._done - self._before) * (self._total - self._done) / 60
+            state = f"{self._done} of {self._total} jobs done, {self._failed} failed"
+            _log.info("%s; last %s in %.1f s; about %.0f min left.", state, outcome.key, outcome.seconds, left)

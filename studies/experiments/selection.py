@@ -31,8 +31,6 @@ from studies.experiments.networks import PaperLayers, train_plain
 from studies.experiments.presets import settings_of, widths
 from studies.experiments.tasks import TOLERANCE, Array
 
-__all__ = ["Candidate", "Suitability", "chosen", "graded", "suits", "trained_order"]
-
 HARDEST = 0.5
 """Properties graded above are not taken."""
 

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import smle
-from studies.results import environment
-
-__all__ = ["Outcome", "Store", "commit", "origin"]
+from studies.harness import environment
 
 _log = logging.getLogger(__name__)
 

@@ -13,17 +13,6 @@ import numpy.typing as npt
 from smle.rules import Specification, linear_rule
 from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
 
-__all__ = [
-    "POWERS",
-    "SEEDS",
-    "SyntheticData",
-    "SyntheticProperty",
-    "half_spaces",
-    "load",
-    "properties",
-    "synthetic_data",
-]
-
 POWERS = {"easy": (1, 2), "medium": (3, 4), "hard": (1, 2, 3, 4)}
 
 SEEDS: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {

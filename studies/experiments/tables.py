@@ -14,34 +14,7 @@ import numpy as np
 from scipy import stats
 
 from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
-from studies.results import Table
-
-__all__ = [
-    "METHODS",
-    "Published",
-    "Row",
-    "ablation",
-    "ablation_pairs",
-    "behind",
-    "beside",
-    "by_preset",
-    "distributions",
-    "failures",
-    "gaps",
-    "groups_of",
-    "guarantees",
-    "inference",
-    "paired",
-    "pdcg",
-    "quartiles",
-    "scores",
-    "seed_intervals",
-    "seed_medians",
-    "slowdowns",
-    "training",
-    "values",
-    "violations",
-]
+from studies.harness import Table
 
 Row = Mapping[str, Any]
 Published = Mapping[str, Mapping[str, Quartiles]]
@@ -146,7 +119,7 @@ def _grid(
 
 
 def scores(rows: Sequence[Row], benchmark: str) -> Table:
-    """Q1: test score by method and property, beside the paper's."""
+    """Return Q1: test score by method and property, beside the paper's."""
     groups = groups_of(rows, benchmark)
     lines = _grid(
         METHODS,
@@ -162,7 +135,7 @@ def scores(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def seed_intervals(rows: Sequence[Row], benchmark: str) -> Table | None:
-    """Mean over seeds of the median over tasks, with a 95 % t-interval; None with fewer than two seeds."""
+    """Return the mean over seeds of the median over tasks, with a 95 % t-interval; None with fewer than two seeds."""
     groups, seeds = groups_of(rows, benchmark), sorted({row["seed"] for row in rows})
     if len(seeds) < 2:
         return None
@@ -193,7 +166,7 @@ def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]
 
 
 def gaps(rows: Sequence[Row], benchmark: str) -> Table:
-    """How far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
+    """Return how far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
     lines = []
     for group in groups_of(rows, benchmark):
         runs = [run for run in paired(row for row in rows if row["group"] == group).values() if "smle" in run]
@@ -219,7 +192,7 @@ def gaps(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
-    """The score of `smle` under every preset, beside the paper's quartiles."""
+    """Return the score of `smle` under every preset, beside the paper's quartiles."""
     groups, lines = groups_of(rows, benchmark), []
     for preset in dict.fromkeys(row["preset"] for row in rows):
         own = [row for row in rows if row["preset"] == preset]
@@ -234,7 +207,7 @@ def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
-    """Scores away from the training data; None where a benchmark has no such data."""
+    """Return scores away from the training data; None where a benchmark has no such data."""
     groups, lines = groups_of(rows, benchmark), []
     for where in ("interpolation", "extrapolation"):
         for line in _grid(
@@ -257,7 +230,7 @@ def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
 
 
 def violations(rows: Sequence[Row], benchmark: str) -> Table:
-    """Q2: share of test examples that violate the property."""
+    """Return Q2: share of test examples that violate the property."""
     groups = groups_of(rows, benchmark)
     lines = _grid(
         METHODS[1:],
@@ -270,7 +243,7 @@ def violations(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def inference(rows: Sequence[Row], benchmark: str) -> Table:
-    """Q2: inference time as a multiple of that of `preprocess`."""
+    """Return Q2: inference time as a multiple of that of `preprocess`."""
     groups, lines = groups_of(rows, benchmark), []
     for label, field in (("one example", "seconds_per_example"), ("whole test set", "seconds_per_row_batch")):
         paper = beside(SLOWDOWN, rows, benchmark) if field == "seconds_per_row_batch" else {}
@@ -290,7 +263,7 @@ def inference(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
-    """How many models the exact checker accepted, and what the test data say about violations of any size."""
+    """Return how many models the exact checker accepted, and what test data say about violations of any size."""
     lines = []
     for group in groups_of(rows, benchmark):
         models = [row for row in rows if row["method"] == "smle" and row["group"] == group]
@@ -317,7 +290,7 @@ def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def training(rows: Sequence[Row], benchmark: str) -> Table:
-    """Seconds of training and what a guarantee costs; CPU seconds where they were measured."""
+    """Return seconds of training and what a guarantee costs; CPU seconds where they were measured."""
     lines = []
     field = "cpu_train" if values(rows, "cpu_train", method="smle") else "seconds_train"
     for group in groups_of(rows, benchmark):
@@ -332,7 +305,7 @@ def training(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def pdcg(rows: Sequence[Row], benchmark: str) -> Table | None:
-    """How often and how quickly the paper's projection converged; None where it was not used."""
+    """Return how often and how quickly the paper's projection converged; None where it was not used."""
     used = [row for row in rows if row["method"] == "smle" and row.get("pdcg_success") is not None]
     if not used:
         return None
@@ -356,7 +329,7 @@ def pdcg(rows: Sequence[Row], benchmark: str) -> Table | None:
 
 
 def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> Table | None:
-    """Q3: mean score of `smle` by design choice; `studies` maps (factor, variant) to the study that trained it."""
+    """Return Q3: mean score of `smle` by design choice; `studies` maps (factor, variant) to its study."""
     lines = []
     for factor, variant, published in ABLATION.get(benchmark, ()):
         study = studies.get((factor, variant), "")
@@ -376,7 +349,7 @@ def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, st
 
 
 def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, str], str]) -> Table | None:
-    """Q3, pair by pair: what the second variant of a factor gains over the first, on the same task with one seed."""
+    """Return Q3 pair by pair: what the second variant of a factor gains over the first, task by task."""
     scores: dict[str, dict[tuple[str, int], float]] = {}
     for row in rows:
         if row["method"] == "smle" and row["score"] is not None:
@@ -412,7 +385,7 @@ def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[s
 
 
 def failures(failed: Iterable[tuple[str, str]]) -> Table | None:
-    """Jobs that ended with an error, never dropped silently."""
+    """Return jobs that ended with an error, which are never dropped silently."""
     lines = tuple((key, error if len(error) <= 300 else error[:300] + " ...") for key, error in failed)
     note = "Their rows are missing above. `--retry-failed` runs them again; tracebacks are in the folder `jobs`."
     return Table("Failed jobs", ("job", "error"), lines, note) if lines else None

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from smle.rules import Label, Specification
 
-__all__ = ["TOLERANCE", "Task", "accuracy", "r2"]
-
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 

@@ -13,8 +13,6 @@ from studies.experiments.networks import train_safe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_projections", "trace"]
-
 _WINDOW = 50  # steps over which the success rate is averaged
 
 

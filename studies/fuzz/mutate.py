@@ -10,8 +10,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["mutated", "mutated_onnx", "mutated_weights"]
-
 _TOKENS = (
     b"\x00", b"\xff" * 8, b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\r\n", b"{", b"}", b"[", b"]", b"(", b")", b'"', b"\\",
     b":", b",", b"-", b"1e999", b"1e-400", b"9" * 30, b"0x1", b"1/0", b"nan", b"inf", b"-0", b"null", b"true",

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from studies.bench.peer_env import within
 
-__all__ = ["Outcome", "fuzz", "replay"]
-
 LIMIT = 20
 """Seconds of processor time after which an input counts as hanging; seeds take milliseconds."""
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import hashlib
 import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save as serialize
 
 import smle_check
-from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import DataError, RuleError
 from smle.graphs.certified_files import companion, write_onnx
@@ -35,13 +31,13 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.bench.sampling import Judge, hard_points
-from studies.bench.soundness_programs import HeadProgram, columns_of, feed
-from studies.bench.soundness_subjects import ADVICE, AROUND_ZERO, BRAKING, DOSE, LABELS, MIXED
+from studies.attacks.files import columns_of
+from studies.attacks.rule_texts import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
-from studies.vnnlib import write_vnnlib
-
-__all__ = ["TARGETS", "Defect", "Target"]
+from tests.support.exported import feed, resealed
+from tests.support.sampling import Judge, hard_points
+from tests.support.vnnlib import write_vnnlib
+from tests.support.written_again import BoxAgain
 
 
 class Defect(Exception):  # noqa: N818 - a finding, not a malfunction of the fuzzer
@@ -90,8 +86,9 @@ def _rules(data: bytes) -> None:
 
 
 def _rules_seeds() -> dict[str, bytes]:
-    texts = {"braking": BRAKING, "dose": DOSE, "labels": LABELS, "advice": ADVICE, "mixed": MIXED, "zero": AROUND_ZERO}
-    return {name: text.strip().encode() for name, text in texts.items()}
+    return {
+        name: RULES[name].strip().encode() for name in ("braking", "dose", "labels", "advice", "mixed", "around zero")
+    }
 
 
 def _vnnlib(data: bytes) -> None:
@@ -118,8 +115,8 @@ def _vnnlib(data: bytes) -> None:
 
 def _vnnlib_seeds() -> dict[str, bytes]:
     found = {}
-    for name, text in (("braking", BRAKING), ("dose", DOSE), ("zero", AROUND_ZERO)):
-        found[name] = write_vnnlib(Specification.from_yaml(text)).encode()
+    for name in ("braking", "dose", "around zero"):
+        found[name] = write_vnnlib(Specification.from_yaml(RULES[name])).encode()
     lines = ["(declare-const X_0 Real)", "(declare-const Y_0 Real)", "(declare-const Y_1 Real)", "(assert (>= X_0 -1))",
              "(assert (<= X_0 1e3))", "(assert (or (and (<= Y_0 Y_1)) (and (>= Y_0 0.5) (<= X_0 0))))"]  # fmt: skip
     return found | {"small": "\n".join(lines).encode()}
@@ -232,11 +229,11 @@ def _protobuf_seeds() -> dict[str, bytes]:
 # --- Checkers as wholes --------------------------------------------------------------------------------------
 
 _SMALL = {
-    "braking": (BRAKING, "fixed", True),
-    "dose": (DOSE, "affine", True),
-    "one head": (DOSE, "affine", False),
-    "labels": (LABELS, "fixed", True),
-    "mixed": (MIXED, "fixed", True),
+    "braking": (RULES["braking"], "fixed", True),
+    "dose": (RULES["dose"], "affine", True),
+    "one head": (RULES["dose"], "affine", False),
+    "labels": (RULES["labels"], "fixed", True),
+    "mixed": (RULES["mixed"], "fixed", True),
     "network": (
         "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.5, then: y >= 0}]\n",
         "network",
@@ -265,7 +262,7 @@ rules:
 
 @cache
 def _records() -> dict[str, ModelRecord]:
-    """Small certified models of all kinds, not trained."""
+    """Return small certified models of all kinds, not trained."""
     made = {}
     for name, (text, bounds, gate) in _SMALL.items():
         spec = Specification.from_yaml(text)
@@ -286,7 +283,7 @@ def _records() -> dict[str, ModelRecord]:
 
 
 def _linear(d: int, m: int) -> bytes:
-    """A model of all inputs at once, whose answers break rules."""
+    """Return a model of all inputs at once, whose answers break rules."""
     import onnx
 
     helper = onnx.helper
@@ -323,7 +320,7 @@ _FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yam
 
 
 def _folder(data: bytes) -> None:
-    """One file of a valid folder is replaced. First byte: the model; second: the file, and whether digests are new."""
+    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are new."""
     if len(data) < 2:
         return
     names = sorted(_folders())
@@ -375,7 +372,7 @@ def _sampled(certificate: Certificate, name: str) -> None:
     else:
         if "bounds.lower" not in certificate.tensors:
             raise Defect("accepted without bounds")
-        program = HeadProgram(SimpleNamespace(certificate=certificate, cells=cells_of(certificate, spec)))  # type: ignore[arg-type]
+        program = BoxAgain(certificate)
         width = certificate.tensors["bounds.lower"].shape[0]
     for X in hard_points(spec, rng, 60, dtype=np.float32):
         Z = rng.choice(np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype=np.float32), size=(len(X), width))
@@ -408,7 +405,7 @@ def _onnx_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> by
 
 
 def _onnx(data: bytes) -> None:
-    """An ONNX file with its digest made new (first byte: the model); or the certificate beside a valid file."""
+    """Check an ONNX file with its digest made new (first byte: the model), or a certificate beside a valid file."""
     if len(data) < 2:
         return
     names = sorted(_exported())
@@ -432,25 +429,7 @@ def _onnx(data: bytes) -> None:
 def _bound(sealed: bytes, onnx: bytes) -> bytes:
     """Make the digests new, that of the head in the file included, as an attacker would."""
     try:
-        document = json.loads(sealed)
-        document.pop("digest", None)
-        inner = document["certificate"]
-        inner.pop("digest", None)
-        with suppress(smle_check.Rejected):  # files from which no head can be read
-            tensors, constants = smle_check.read_weights(base64.b64decode(document["head"])), Graph(onnx).constants
-            for key, tensor in tensors.items():
-                found = constants.get(key)
-                if found is None or found.dtype != tensor.dtype or not isinstance(found.data, bytes):
-                    continue
-                if len(found.data) == len(tensor.data):
-                    tensors[key] = tensor._replace(data=found.data)
-            inner["binds"]["head"] = smle_check.weights_digest(tensors)
-            document["head"] = base64.b64encode(serialize(arrays_of(tensors))).decode()
-        inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
-        document["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
-        document["onnx"] = hashlib.sha256(onnx).hexdigest()
-        document["digest"] = hashlib.sha256(smle_check.canonical(document)).hexdigest()
-        return smle_check.canonical(document) + b"\n"
+        return resealed(sealed, onnx)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return sealed
 

@@ -85,7 +85,7 @@ def _obeys(issued, tensors, spec):
 
     from smle.certificates.document import Certificate
     from smle.heads.grid.program import GridProgram
-    from studies.bench.grid_rules import GridJudge, hard_inputs
+    from support.grid_rules import GridJudge, hard_inputs
 
     program = GridProgram(Certificate(issued.text, issued.block, tensors, {}))
     X = hard_inputs(np.random.default_rng(0), spec, 60, np.float64)

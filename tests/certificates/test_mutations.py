@@ -17,9 +17,9 @@ from support.builder import CASES, Package, accepted, case
 from support.exact_judge import Judge, doubts, solve_with_qsopt
 from support.mutations import attacked, changed_bytes, check_files, files_of, flip_bit
 from support.rules_cases import RULES_CASES, rules_case
-from support.rules_head import Reference
 from support.sampling import Judge as PointJudge
 from support.sampling import hard_points
+from support.written_again import RulesAgain
 
 NAMES = list(CASES)
 
@@ -88,7 +88,7 @@ def test_changed_content_is_accepted_only_if_true(name):
 def broken_rules(package: Package, rng: np.random.Generator, rows: int) -> list[str]:
     """Run an accepted head of rules at hard points with hostile candidates; judge by the rules in rules.yaml."""
     spec = Specification.from_yaml(package.files["rules"].decode())
-    program = Reference(Certificate(package.text, package.block, package.tensors, package.files))
+    program = RulesAgain(Certificate(package.text, package.block, package.tensors, package.files))
     found: list[str] = []
     for kind in (np.float32, np.float64):
         X = np.concatenate(list(hard_points(spec, rng, rows, dtype=kind)))
@@ -96,7 +96,7 @@ def broken_rules(package: Package, rng: np.random.Generator, rows: int) -> list[
         near = rng.normal(scale=10.0 ** rng.integers(-2, 5), size=odd.shape)
         with np.errstate(over="ignore"):
             candidates = np.float32(np.where(rng.random(odd.shape) < 0.5, odd, near))
-        Y = np.stack([program.serve(x, [row.tolist()])[0] for x, row in zip(X, candidates, strict=True)])
+        Y = program.served(X, [candidates])[0]
         found += list(PointJudge(spec).violations(X, Y))
     return found
 

@@ -7,7 +7,7 @@ import smle
 import smle_check
 from smle.graphs.certified_files import _sealed
 from smle.rules import Specification
-from studies.bench.grid_rules import GridJudge, hard_answers, hard_inputs
+from support.grid_rules import GridJudge, hard_answers, hard_inputs
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -18,7 +18,7 @@ from smle.export import check_onnx, load_onnx
 from smle.graphs.backbone import onnx_backbone
 from smle.nn import BoxNetwork
 from smle_check.onnx.program import Input
-from studies.bench.acasxu_data import read_tasks
+from support.acasxu_data import read_tasks
 
 COLUMNS = [f"X_{i}" for i in range(5)]
 FIVE = Specification.from_yaml(

@@ -17,8 +17,8 @@ from smle_check.heads.candidates import rounding
 from smle_check.heads.clips import Pairs, limits_of, read_clips
 from smle_check.heads.known import Boxes, Facts, Leaf, Members
 from support.builder import accepted, refusal, repacked
-from support.rules_head import Reference
 from support.sampling import Judge, hard_points
+from support.written_again import RulesAgain, random_tree
 
 INPUTS = [{"name": "x", "lower": "0", "upper": "10"}, *({"name": n, "lower": "0", "upper": "1"} for n in "abcpq")]
 GROUPS = [[1, 2, 3], [4, 5]]
@@ -219,10 +219,10 @@ def test_safe_answers_may_be_tables_over_a_category():
     assert (slope[0, :, 1:] != 0).all()
     assert not slope[0, :, 0].any()
     assert not package.weights["safe.offset"].any()
-    rng, program = np.random.default_rng(0), Reference(certificate)
+    rng, program = np.random.default_rng(0), RulesAgain(certificate, random_tree(0))
     for kind in (np.float32, np.float64):
         X = np.concatenate(list(hard_points(spec, rng, 200, dtype=kind)))
-        Y = np.stack([program.serve(x, [[np.nan, np.inf]])[0] for x in X])
+        Y = program.served(X, [np.full((len(X), 2), [np.nan, np.inf], dtype=np.float32)])[0]
         assert not list(Judge(spec).violations(X, Y))
 
 
@@ -246,9 +246,9 @@ def test_safe_tables_have_room_in_the_size_of_each_number(pinned):
     text = text + '  - {name: most, then: "price <= high[k]"}\n' if pinned else SHARES
     spec = Specification.from_yaml(text)
     certificate = certify_rules(spec)
-    rng, program = np.random.default_rng(0), Reference(certificate)
+    rng, program = np.random.default_rng(0), RulesAgain(certificate, random_tree(0))
     X = np.concatenate(list(hard_points(spec, rng, 60, dtype=np.float64)))
-    Y = np.stack([program.serve(x, [[np.nan, np.inf]])[0] for x in X])
+    Y = program.served(X, [np.full((len(X), 2), [np.nan, np.inf], dtype=np.float32)])[0]
     assert not list(Judge(spec).violations(X, Y))
 
 

@@ -14,7 +14,7 @@ from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.heads.grid import comparison_of, listed_of
 from smle_check.heads.steps import Lattice, require_step
-from studies.bench.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
+from support.grid_rules import FAMILIES, GridJudge, draw_grid, hard_answers, hard_inputs
 
 
 def head(text: str) -> tuple[Specification, GridProgram]:

@@ -19,7 +19,7 @@ from smle.heads.box.proof.worst_case import WidenedBox
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
-from studies.formulations import (
+from support.formulations import (
     exclusion_counterexample_milp,
     linear_counterexample_milp,
     plain_envelope,

@@ -11,7 +11,7 @@ from smle.heads.box.proof.verify import verify
 from smle.heads.box.proof.worst_case import WidenedBox
 from smle.regions.geometry import Domain, Region
 from smle.rules import Literals
-from studies.formulations import worst_clause_milp
+from support.formulations import worst_clause_milp
 from support.guarantee_instances import Instance, random_instance
 
 

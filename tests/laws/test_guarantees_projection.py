@@ -22,7 +22,7 @@ from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.box.proof.verify import verify
 from smle.regions.robust import robust_rows
 from smle.solvers import QuadraticProgram, Status, solve
-from studies.formulations import memory_projection_miqp
+from support.formulations import memory_projection_miqp
 from support.guarantee_instances import Instance, random_instance
 
 MANY = pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from smle.heads.rules.onnx import proposals_of
 from smle.heads.table import certify_head
 from smle_check.onnx.graph import GraphNode
 from smle_check.onnx.program import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
-from studies.bench.runtimes import Case, Runtime, installed_runtime, prepare
 from support.exported import DIRECT, HAND_MADE, MIXED, hand_made, untrained
+from support.runtimes import Case, Runtime, installed_runtime, prepare
 
 TWO = "inputs: {a: [0, 1], b: [-1, 1], k: {categories: [r, g, s]}}\noutputs: [p, q]\nrules:\n"
 STEPS = "inputs: {a: [0, 1], w: {range: [0, 4], step: 0.1}, n: {range: [0, 20], integer: true}}\n"

@@ -14,7 +14,7 @@ from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
 from smle.rules import Specification
 from support.rules_cases import LEAVES
-from support.rules_head import Reference
+from support.written_again import RulesAgain
 
 z3 = pytest.importorskip("z3", reason="the extra audit has z3")
 from support import outside_judge as judge  # noqa: E402 - it needs z3
@@ -223,9 +223,9 @@ def test_a_check_without_its_slack_lets_a_wrong_answer_pass(name, tensor, number
     y, hints = question.clipped(answers), [*between(question.x, near_x), *between(answers, near_y)]
     assert question.ask(question.passes(y), question.broken(y), *hints) == "sat"
     x, t = (np.array([float(v) for v in question.found(own)]) for own in (question.x, answers))
-    served, by = Reference(worse).serve(x, [t.tolist()])
+    served, by = RulesAgain(worse).served(x[None], [np.float32(t)[None]])
     assert by == 0
-    assert broken_rules(spec, x, served)
+    assert broken_rules(spec, x, served[0])
 
 
 def test_a_safe_answer_that_is_moved_over_a_border_breaks_a_rule():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from smle.errors import RuleError
 from smle.rules import Specification
-from studies.vnnlib import write_vnnlib
+from support.vnnlib import write_vnnlib
 
 numbers = st.sampled_from(["0", "1", "-1", "0.5", "-0.25", "2.0", "1e-1"])
 variables = st.sampled_from(["X_0", "X_1", "Y_0", "Y_1"])

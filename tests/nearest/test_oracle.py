@@ -16,7 +16,7 @@ from smle.nearest.oracle_labels import EPSILON, most_likely_labels, weights_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle.rules.membership import broken
 from smle.solvers import QuadraticProgram, Status, solve
-from studies.scip import solve_miqp
+from support.scip import solve_miqp
 
 F = Fraction
 

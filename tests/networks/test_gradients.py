@@ -15,7 +15,7 @@ from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.table import certify_head
 from smle.networks.certified_head import CertifiedHead
 from smle.nn import BoxNetwork
-from studies.bench.random_rules import alternatives, draw
+from support.drawn_rules import alternatives, draw
 from support.finite_differences import Agreement, compare, jacobians
 from support.random_rules import random_rules
 

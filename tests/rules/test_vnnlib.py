@@ -8,7 +8,7 @@ import pytest
 
 from smle.errors import RuleError
 from smle.rules import Choice, Label, Polytope, Row, Specification
-from studies.vnnlib import write_vnnlib
+from support.vnnlib import write_vnnlib
 
 DECLARED = """; a comment
 (declare-const X_0 Real)

@@ -15,9 +15,9 @@ from smle import correct
 from smle.errors import DataError
 from smle.networks.safe_network import SafeNetwork
 from studies.bench import available, run_bench
-from studies.bench.acasxu_data import ADVICE, Task, advice, points_of, read_tasks, stand_in
-from studies.bench.sampling import Judge
-from studies.vnnlib import write_vnnlib
+from tests.support.acasxu_data import ADVICE, Task, advice, points_of, read_tasks, stand_in
+from tests.support.sampling import Judge
+from tests.support.vnnlib import write_vnnlib
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,13 @@ import torch
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from studies.bench import paper_choices
-from studies.bench.counterexamples import NEAR, points
+from studies.bench.paper_steps import NEAR, points
 from studies.experiments import methods
-from studies.experiments.ablation import vary
 from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import safe_network, train_safe
 from studies.experiments.paper_network import Adversarial
-from studies.experiments.presets import chosen, shortened
-from studies.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
+from studies.experiments.presets import chosen, shortened, vary
+from tests.support.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
 
 TEXT, CODE = choices_of("paper", "synthetic"), choices_of("published", "synthetic")
 ROOT = Path(__file__).parents[2]

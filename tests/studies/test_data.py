@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from smle.errors import DataError
-from studies.experiments import data, download
-from studies.experiments.arff import read_arff
+from studies.experiments import data
+from studies.experiments.classification import read_arff
 from studies.experiments.forecasting import read_series
 
 ARFF = b"""@relation 'Small: -C -2'
@@ -162,11 +162,11 @@ def test_m4_series_are_selected_and_joined(cache):
         "/Test/Daily-test.csv": b"V1,V2\nD7,5.25",
     }
     with server(files) as base:
-        content = download.M4(wanted)(base)
+        content = data.M4(wanted)(base)
         path = cache / "table.csv"
-        download.write_whole(path, content, check=lambda _: None)
+        data.write_whole(path, content, check=lambda _: None)
         with pytest.raises(DataError, match="D9"):
-            download.M4({"D9": ("Micro", "Daily")})(base)
+            data.M4({"D9": ("Micro", "Daily")})(base)
     assert next(csv.reader(io.StringIO(content.decode()))) == ["id", "category", "period", "t", "value"]
     found = read_series(path)
     assert found["H1"].tolist() == [1.5, 2, 3]

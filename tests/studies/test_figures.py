@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from studies.experiments import tables
-from studies.experiments.checks import checks
 from studies.experiments.figures import draw_inference, draw_scores, draw_violations, picture
+from studies.experiments.page import checks
 from studies.experiments.published import GROUPS, SCORES, SLOWDOWN, VIOLATIONS
 from support.fake_rows import fake_rows
 

@@ -8,7 +8,7 @@ import torch
 
 from smle.errors import DataError
 from smle.heads.box.training.enforcement import PDCG
-from studies.experiments import ablation, presets
+from studies.experiments import presets
 from studies.experiments.methods import METHODS, Job, load_task, solve
 from studies.experiments.networks import PaperLayers
 from studies.experiments.published import ABLATION
@@ -54,11 +54,11 @@ def test_quick_ablations_end_certified(study, preset):
 
 def test_every_published_variant_has_a_study():
     for benchmark, variants in ABLATION.items():
-        assert set(ablation.ABLATIONS[benchmark]) == {(factor, variant) for factor, variant, _ in variants}
+        assert set(presets.ABLATIONS[benchmark]) == {(factor, variant) for factor, variant, _ in variants}
     with pytest.raises(ValueError, match="q3-lstm"):
-        ablation.vary(presets.settings_of("synthetic", "paper", inputs=2, outputs=2), "synthetic", "q3-lstm")
+        presets.vary(presets.settings_of("synthetic", "paper", inputs=2, outputs=2), "synthetic", "q3-lstm")
     with pytest.raises(ValueError, match="'paper' or 'published'"):
-        ablation.vary(presets.settings_of("synthetic", "best", inputs=2, outputs=2), "synthetic", "q3-linear")
+        presets.vary(presets.settings_of("synthetic", "best", inputs=2, outputs=2), "synthetic", "q3-linear")
 
 
 def test_missing_data_are_named(tmp_path):

@@ -17,7 +17,7 @@ from studies.bench.peer_env import PEERS, Installed
 from studies.bench.peer_layers import Guarded, HardNet, NotStatableError, guarded
 from studies.bench.peer_measure import PeerJob, border_of, solve
 from studies.bench.peer_tasks import FloatGate, LinearCell, load_case
-from studies.bench.sampling import Judge
+from tests.support.sampling import Judge
 
 SPEC = Specification.from_yaml(
     "inputs: {a: [-2, 2], b: [-2, 2]}\noutputs: [y]\nrules:\n"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from studies.bench import runtimes
-from studies.bench.runtimes import Case, Runtime
-from studies.bench.soundness_attacks import answer_of
-from studies.bench.soundness_runtimes import HOSTILE, _accepted, _exported, _resealed, _spoiled
-from studies.bench.soundness_subjects import makers
+from studies.attacks.files import HOSTILE, answer_of, exported, spoiled
+from studies.attacks.subjects import boxes
+from tests.support import runtimes
+from tests.support.exported import accepted, resealed
+from tests.support.runtimes import Case, Runtime
 
 X = np.array([[0.0], [1.0]], dtype=np.float32)
 
@@ -82,11 +82,11 @@ def test_answers_for_other_rows_are_no_answers():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_backbones_are_put_before_the_head(name):
     """The checker may refuse the file or accept it: the spoiled part is the backbone, and files are well-formed."""
-    honest, sealed = _exported(makers(quick=True)["one region"]())
+    honest, sealed = exported(boxes(quick=True)["one region"]())
     values = np.ones((64, 12), dtype=np.float32)
-    data = _spoiled(honest, HOSTILE[name], values)
+    data = spoiled(honest, HOSTILE[name], values)
     assert data != honest
-    assert _accepted(honest, sealed)
-    assert _accepted(honest, _resealed(sealed, honest))
-    assert not _accepted(data, sealed)
-    assert _accepted(data, _resealed(sealed, data))
+    assert accepted(honest, sealed)
+    assert accepted(honest, resealed(sealed, honest))
+    assert not accepted(data, sealed)
+    assert accepted(data, resealed(sealed, data))

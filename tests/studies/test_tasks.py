@@ -11,7 +11,7 @@ import smle
 from smle.advice.costs import lost_scores
 from smle.baselines import nearest_allowed
 from smle.estimators.class_tasks import task_of
-from studies.experiments import classification, data, forecasting, selection, standins, synthetic
+from studies.experiments import classification, data, forecasting, selection, synthetic
 from studies.experiments.tasks import accuracy, r2
 
 needs_data = pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="needs the data: set SMLE_DATA to their folder")
@@ -76,7 +76,7 @@ def test_windows_undo_to_the_series():
 
 
 def test_forecasts_are_scored_after_undoing_the_difference():
-    task = forecasting.load("Standin-S1-0.95", standins.series(), standin=True)
+    task = forecasting.load("Standin-S1-0.95", data.standin_series(), standin=True)
     assert task.score(task.y_test) == 1.0
     level = task.y_test + task.last_test
     constant = level.mean(axis=0) - task.last_test  # predicting the mean level scores zero
@@ -84,8 +84,8 @@ def test_forecasts_are_scored_after_undoing_the_difference():
 
 
 def test_bounded_change_counts_beyond_the_tolerance():
-    task = forecasting.load("Standin-S1-0.90", standins.series(), standin=True)
-    delta = float(np.quantile(np.abs(np.diff(_scaled(standins.series()["S1"]))), 0.9))
+    task = forecasting.load("Standin-S1-0.90", data.standin_series(), standin=True)
+    delta = float(np.quantile(np.abs(np.diff(_scaled(data.standin_series()["S1"]))), 0.9))
     steps = np.array([[0.0, delta, 0.0, delta], [0.0, delta + 2e-6, 0.0, 0.0], [0.0, delta + 5e-7, 0.0, 0.0]])
     assert task.broken(task.X_test[:3], steps).tolist() == [False, True, False]
 
@@ -172,8 +172,8 @@ def test_a_level_without_a_property_of_its_own_takes_places_at_even_distances():
 
 
 def test_a_series_is_judged_without_differencing():
-    task = forecasting.load("Standin-S1-0.80", standins.series(), differenced=False, standin=True)
-    usual = forecasting.load("Standin-S1-0.80", standins.series(), standin=True)
+    task = forecasting.load("Standin-S1-0.80", data.standin_series(), differenced=False, standin=True)
+    usual = forecasting.load("Standin-S1-0.80", data.standin_series(), standin=True)
     assert np.abs(usual.X[:, -1]).max() == 0
     np.testing.assert_array_equal(task.X - task.X[:, -1:], usual.X)
     assert np.abs(task.X[:, -1]).max() > 0

@@ -15,10 +15,10 @@ from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.graphs.backbone import layers_of
 from smle.storage import ModelRecord
-from studies.bench.sampling import hard_points
 from studies.verifier_export import cell_specification, write_cell, write_cells, write_plain_cell
 from support import ask_verifier
 from support.exported import MIXED, Exported, hand_made, untrained
+from tests.support.sampling import hard_points
 
 REAL = ["braking", "clauses", "affine", "affine without gate", "dose", "strict", "labels", "affine labels"]
 

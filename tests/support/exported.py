@@ -28,7 +28,8 @@ from smle.networks.folders import weights_of
 from smle.rules import Categorical, Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.graph import Graph
-from support.builder import case
+
+from .builder import case
 
 MIXED = """
 inputs:

@@ -17,7 +17,8 @@ from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import check_tensors, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors
 from smle_check.specification import Literal, Row, Specification
-from support.builder import Package
+
+from .builder import Package
 
 KINDS: dict[Any, Binary] = {np.float32: BINARY32, np.float64: BINARY64}
 

@@ -18,7 +18,8 @@ from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING
-from support.exported import Exported, accepted, feed, resealed
+
+from .exported import Exported, accepted, feed, resealed
 
 ANSWERS = "answers of the model"
 BRANCHES = ("then", "else", "then then", "then else")

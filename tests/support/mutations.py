@@ -11,7 +11,8 @@ import numpy as np
 
 import smle_check
 from smle_check.reading import number
-from support.builder import Package, safetensors_bytes
+
+from .builder import Package, safetensors_bytes
 
 Files = dict[str, bytes]
 

@@ -21,7 +21,8 @@ from smle.heads.box.proof.issue import issue
 from smle.regions.cells import Cells
 from smle.regions.search import find_cells
 from smle.rules import Specification
-from support.builder import MODEL_JSON, Package, gate_tensors
+
+from .builder import MODEL_JSON, Package, gate_tensors
 
 EVERYWHERE = """\
 inputs: {a: [-1, 1], b: [-1, 1]}

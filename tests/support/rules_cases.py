@@ -8,7 +8,8 @@ from functools import cache
 from smle.certificates.document import arrays_of
 from smle.heads.rules.author import certify_rules
 from smle.rules import Specification
-from support.builder import MODEL_JSON, Package
+
+from .builder import MODEL_JSON, Package
 
 LIMITS = """
 inputs: {income: [0, 1000000], age: [18, 100], job: {categories: [none, employee, other]}}

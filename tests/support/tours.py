@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.commands import run
-from support.project import ROOT
+from .commands import run
+from .project import ROOT
 
 
 def typed(page: Path, folder: Path, *, instead: tuple[str, str]) -> dict[str, str]:

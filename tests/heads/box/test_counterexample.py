@@ -11,7 +11,7 @@ from smle.heads.box.proof.worst_case import WidenedBox
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import Solution, Status
-from studies.formulations import (
+from support.formulations import (
     ReachModel,
     exclusion_counterexample_milp,
     linear_counterexample_milp,

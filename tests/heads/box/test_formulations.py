@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.solvers import QuadraticProgram, Status, solve
-from studies import scip
+from support import scip
 
 
 def test_mixed_integer_quadratic_optimum_equals_enumeration() -> None:

@@ -10,8 +10,8 @@ from smle.heads.rules.candidates import Candidates
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined
-from support.rules_head import Reference
 from support.sampling import Judge, hard_points
+from support.written_again import RulesAgain, random_tree
 
 RULES = {
     "numbers": """
@@ -54,25 +54,25 @@ LIMITS = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n  - {name: c, then: a - 
 def test_decides_as_stated(name, kind):
     spec = Specification.from_yaml({**RULES, "long": LONG, "limits": LIMITS}[name])
     certificate = certify_rules(spec)
-    rng, reference, program = np.random.default_rng(0), Reference(certificate), Candidates(certificate)
+    rng, reference, program = np.random.default_rng(0), RulesAgain(certificate, random_tree(0)), Candidates(certificate)
     X = np.concatenate(list(hard_points(spec, rng, 40, dtype=kind)))
     m = len(spec.targets)
     t = (rng.normal(size=(len(X), m)) * 10.0 ** rng.integers(-1, 3, (len(X), m))).astype(np.float32)
     odd = rng.choice([np.nan, np.inf, 1e-40, -1e-40, 0.0, 2.0**99, -1e9], t.shape)
     t = np.where(rng.random(t.shape) < 0.15, odd, t).astype(np.float32)
-    expected = [reference.serve(x, [row]) for x, row in zip(X, t.tolist(), strict=True)]
-    fails = np.array([by is None for _, by in expected])
+    expected, by = reference.served(X, [t])
+    fails = by < 0
     assert 0 < fails.sum() < len(X)
 
     y, bad, bits = program._run(X, t)
     np.testing.assert_array_equal(np.isin(np.arange(len(X)), bad), fails)
     for i, own in zip(bad, bits, strict=True):
-        assert list(own) == list(reference.bits(reference.clamped(X[i])).values())
+        assert list(own) == [bool(bit[0]) for bit in reference.bits(reference.clamped(X[i : i + 1])).values()]
     single = [program._run(X[i : i + 1], t[i : i + 1]) for i in range(len(X))]
     assert [len(part[1]) for part in single] == fails.tolist()
     for i in np.flatnonzero(~fails):
-        np.testing.assert_array_equal(y[i], expected[i][0])
-        np.testing.assert_array_equal(single[i][0][0], expected[i][0])
+        np.testing.assert_array_equal(y[i], expected[i])
+        np.testing.assert_array_equal(single[i][0][0], expected[i])
     served = program(X, t)
     np.testing.assert_array_equal(served[~fails], y[~fails])
     assert not Judge(spec).violations(X, served)
@@ -85,11 +85,11 @@ def test_outputs_whose_coefficients_are_stored_as_zero_are_paid_for_by_their_siz
         "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n  - {name: r, then: a <= 1e-310 * b}\n"
     )
     certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
-    reference, program = Reference(certificate), Candidates(certificate)
+    reference, program = RulesAgain(certificate), Candidates(certificate)
     assert reference.tensors["check.outputs"].tolist() == [[1.0, 0.0]]
     assert reference.tensors["check.sizes"][0, 1] == 2.0**-1022
     X, t = np.zeros((20, 1)), np.float32([[-1, 5], [0, 1e9], [0, -1e9], [1, 5]] * 5)
-    assert [reference.serve(X[0], [row])[1] for row in t[:4].tolist()] == [0, None, None, None]
+    assert reference.served(X[:4], [t[:4]])[1].tolist() == [0, -1, -1, -1]
     for rows in (1, 4, 20):
         kept = [i for i in range(rows) if i % 4 == 0]
         assert np.setdiff1d(np.arange(rows), program._run(X[:rows], t[:rows])[1]).tolist() == kept

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from studies.bench.peer_env import command, python_of, reason_of
+from .environments import command, python_of, reason_of
 
 __all__ = ["NEWEST", "Case", "Runtime", "installed_runtime", "prepare"]
 
@@ -65,7 +65,7 @@ class Runtime:
         arguments = [str(self.python), str(script), str(folder), str(start), mode]
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
         try:
-            done = subprocess.run(  # noqa: S603 - our own script
+            done = subprocess.run(
                 arguments, capture_output=True, text=True, timeout=_SECONDS, check=False, env={**os.environ, **own}
             )
         except subprocess.TimeoutExpired:

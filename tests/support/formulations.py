@@ -30,7 +30,8 @@ from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.regions.geometry import Domain, Region
 from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Solution, Status, solve
-from studies.scip import solve_miqp
+
+from .scip import solve_miqp
 
 __all__ = [
     "ReachModel",

@@ -6,7 +6,6 @@ Their answers are those of their weights, of any size; or aimed at the borders o
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,12 +19,9 @@ from torch import Tensor, nn
 
 from smle.nn import SafeNetwork
 from smle.rules import Specification
-from studies.bench.harness import Table, Timing, interleaved, keep_memory
-from studies.bench.rules_attacks import RulesAttacker, stated
-from studies.bench.sampling import FloatArray
-from studies.bench.soundness_attacks import KINDS, Batch
-
-__all__ = ["GRAPHS", "SEQUENCES", "costs", "graphs", "misplaced", "sequences"]
+from studies.attacks.points import KINDS, Batch, RulesAttacker
+from studies.attacks.subjects import stated
+from tests.support.sampling import FloatArray
 
 Array = npt.NDArray[np.float32]
 
@@ -96,30 +92,24 @@ class Aimed(nn.Module):
 
 
 Given = dict[str, Tensor]
-Mode = Callable[[SafeNetwork, Tensor, Given], Tensor]
-
-
-def _under(context: Callable[[], Any], *, training: bool = False) -> Mode:
-    def run(network: SafeNetwork, x: Tensor, given: Given) -> Tensor:
-        network.train(training)
-        try:
-            with context():
-                found: Tensor = network(x, **given)
-        finally:
-            network.eval()
-        return found
-
-    return run
-
-
-MODES: dict[str, Mode] = {
-    "no_grad": _under(torch.no_grad),
-    "gradients": _under(nullcontext),
-    "inference mode": _under(torch.inference_mode),
-    "autocast": _under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
-    "training mode, no_grad": _under(torch.no_grad, training=True),
+_CONTEXTS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "gradients": nullcontext,
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "training mode, no_grad": torch.no_grad,
 }
 _WEIGHTS = (0.0, 0.0, 1e-6, 1.0, 100.0, 1e20, float("inf"), float("nan"))
+
+
+def _asked(network: SafeNetwork, mode: str, x: Tensor, given: Given) -> Tensor:
+    network.train(mode.startswith("training"))
+    try:
+        with _CONTEXTS[mode]():
+            found: Tensor = network(x, **given)
+    finally:
+        network.eval()
+    return found
 
 
 def _network(text: str, module: Callable[[int, int], nn.Module], seed: int) -> tuple[SafeNetwork, RulesAttacker]:
@@ -153,16 +143,16 @@ def sequences(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
         while done < count:
             length, dtype = int(rng.integers(5, 201)), KINDS[turn % 2]
             x, given = _given(attacker, (max(1, min(chunk, count - done) // length), length), dtype)
-            name, mode = list(MODES.items())[turn % len(MODES)]
+            name = list(_CONTEXTS)[turn % len(_CONTEXTS)]
             kind = ("each position", "each sequence", "padding", "file")[turn // 2 % 4]
             turn += 1
             if kind == "each sequence":
-                y = mode(network, x[:, 0], given)
+                y = _asked(network, name, x[:, 0], given)
                 x = x[:, :1].expand(x.shape).contiguous()
             elif kind == "padding":
                 mask = torch.from_numpy(rng.random(tuple(x.shape[:2])) < 0.8)
                 padded = torch.where(mask[..., None], x, torch.nan)
-                y = mode(network, padded, {**given, "mask": mask})
+                y = _asked(network, name, padded, {**given, "mask": mask})
                 if not y[~mask].isnan().all():
                     raise AssertionError("padding was answered")
                 x, y, given = x[mask], y[mask], {"aim": given["aim"][mask]}
@@ -170,7 +160,7 @@ def sequences(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
                 x, name = x.to(torch.float32), "onnxruntime"
                 y = _run(session, attacker.spec, x, given)
             else:
-                y = mode(network, x, given)
+                y = _asked(network, name, x, given)
             batch = _batch(x, given, y, f"Transformer, features of {kind}, {name}" if kind[:4] == "each" else
                            f"Transformer, {kind}, {name}")  # fmt: skip
             done += len(batch.X)
@@ -195,20 +185,20 @@ def graphs(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
         while done < count:
             sizes = rng.integers(3, 501, size=max(1, min(chunk, count - done) // 250))
             x, given = _given(attacker, (int(sizes.sum()),), KINDS[turn % 2])
-            given["edges"] = _edges(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
-            name, mode = list(MODES.items())[turn % len(MODES)]
+            given["edges"] = edges_of(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
+            name = list(_CONTEXTS)[turn % len(_CONTEXTS)]
             if turn % 4 == 3:
                 x, name = x.to(torch.float32), "onnxruntime"
                 y = _run(session, attacker.spec, x, given)
             else:
-                y = mode(network, x, given)
+                y = _asked(network, name, x, given)
             turn += 1
             batch = _batch(x, given, y, f"graph network, {name}")
             done += len(batch.X)
             yield batch
 
 
-def _edges(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
+def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
     """Return about three edges per node, inside of each graph."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     pairs = [first + rng.integers(0, size, (2, 3 * size)) for first, size in zip(starts, sizes, strict=True)]
@@ -228,84 +218,3 @@ def _run(session: Any, spec: Specification, x: Tensor, given: Given) -> Tensor:
     feed = {name: rows[:, [i]] for i, name in enumerate(spec.columns)}
     feed |= {name: value.numpy() for name, value in given.items()}
     return torch.from_numpy(np.concatenate(session.run(list(spec.targets), feed), axis=1))
-
-
-# --- what it costs
-
-
-def costs(quick: bool, passed: dict[str, bool]) -> Table:
-    """Compare trained networks with the modules inside of them, one thread, in turns."""
-    keep_memory()
-    rows: list[tuple[object, ...]] = []
-    for title, make in (
-        ("Transformer, 64 wide, 2 layers", _trained_sequences),
-        ("graph network, 64 wide", _trained_graphs),
-    ):
-        network, draw = make(5 if quick else 150)
-        for count in (1_000, 10_000) if quick else (1_000, 3_000, 10_000, 100_000):
-            x, given = draw(count)
-            moved, found = _timed(network, x, given, rounds=3 if quick else 15)
-            ratio = found["safe"].ratio
-            rows.append((title, x.shape[:-1].numel(), f"{moved:.1%}", found["plain"].median * 1e3, ratio))
-            if not quick:
-                passed[f"{title}: at most 1.3 times the plain model at {count:,} positions"] = ratio <= 1.3
-    return Table("Cost against the module alone", ("network", "positions", "moved", "plain [ms]", "ratio"), tuple(rows))
-
-
-@torch.no_grad()
-def _timed(network: SafeNetwork, x: Tensor, given: Given, rounds: int) -> tuple[float, dict[str, Timing]]:
-    """Return the share of answers that are moved, and the seconds of module and network."""
-    network.counts.update(dict.fromkeys(network.counts, 0))
-    network(x, **given)
-    contenders = {"plain": lambda: network.backbone(**given), "safe": lambda: network(x, **given)}
-    moved = network.counts["moved"] / network.counts["rows"]
-    return moved, interleaved(contenders, rounds=rounds, budget=60.0, clock=time.process_time)
-
-
-def _trained_sequences(steps: int) -> tuple[SafeNetwork, Callable[[int], tuple[Tensor, Given]]]:
-    spec = Specification.from_yaml(SEQUENCES)
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(count: int) -> tuple[Tensor, Given]:
-        x = torch.rand(count // 100, 100, 2, generator=generator)
-        x = torch.stack([60 + 40 * (x[..., 0] - 0.5), 60 * x[..., 1] - 20], dim=-1)
-        return x, {"x": (x - torch.tensor([60.0, 10.0])) / torch.tensor([20.0, 20.0])}
-
-    def wanted(x: Tensor) -> Tensor:
-        load = x[..., 0] + 6 * torch.sin(x[..., 1] / 8)
-        return torch.stack([load, 0.15 * load], dim=-1)
-
-    x, _ = draw(2_000)
-    network = SafeNetwork(Attention(2, 16, 64, 2), spec, embedding=16, example=(x, wanted(x)))
-    return _fitted(network, draw, wanted, steps), draw
-
-
-def _trained_graphs(steps: int) -> tuple[SafeNetwork, Callable[[int], tuple[Tensor, Given]]]:
-    spec = Specification.from_yaml(GRAPHS)
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
-
-    def draw(count: int) -> tuple[Tensor, Given]:
-        x = torch.from_numpy(rng.uniform([0, 0, 0], [10, 10, 1], (count, 3)).astype(np.float32))
-        return x, {"x": x / torch.tensor([10.0, 10.0, 1.0]), "edges": _edges(np.full(count // 100, 100), rng)}
-
-    def wanted(x: Tensor) -> Tensor:
-        need = (x[..., 1] - x[..., 0]).clamp(min=0)
-        return torch.stack([0.6 * need + 0.5, 0.6 * need + 0.5 + 5 * (x[..., 2] >= 0.5)], dim=-1).clamp(max=10)
-
-    x, _ = draw(2_000)
-    network = SafeNetwork(Messages(3, 16, 64), spec, embedding=16, example=(x, wanted(x)))
-    return _fitted(network, draw, wanted, steps), draw
-
-
-def _fitted(
-    network: SafeNetwork, draw: Callable[[int], tuple[Tensor, Given]], wanted: Callable[[Tensor], Tensor], steps: int
-) -> SafeNetwork:
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(steps):
-        x, given = draw(2_000)
-        optimizer.zero_grad()
-        torch.autograd.backward((network(x, **given) - wanted(x)).square().mean())
-        optimizer.step()
-    return network.eval()

@@ -1,0 +1,1 @@
+"""Attacks on certified heads: subjects, points, doors, and one campaign that tries all of them."""

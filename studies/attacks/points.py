@@ -1,0 +1,391 @@
+"""Points that are chosen against a head: inputs, and what the model in front of it may compute at them.
+
+An attacker knows the model: its rules, cells and numbers. What the model in front of the head would compute does not
+bind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import smle_check
+from smle.certificates.agreement import cells_of
+from smle.regions.cells import regions_of
+from smle.rules import Clause
+from studies.attacks.subjects import Subject
+from tests.support.grid_rules import hard_answers, hard_inputs
+from tests.support.runtimes import Runtime
+from tests.support.sampling import FloatArray, border_points, corner_points, finished, uniform_points
+
+Array = npt.NDArray[np.float32]
+Float = type[np.floating]
+Drawn = tuple[FloatArray, Array]
+"""Inputs (rows, d), and embeddings or answers (rows, n)."""
+Serve = Callable[[FloatArray, Array], Array]
+"""(inputs, embeddings or answers) -> what is served (rows, m)."""
+KINDS: tuple[Float, ...] = (np.float32, np.float64)
+TINY = 2.0**-126
+_MAX_SYSTEMS = 3000
+"""Systems of equations that are solved for vertices of a region."""
+_ODD = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**100, 1e-40, -1e-42, 0.0, -0.0], dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs as passed and as the rules see them (clamped to the domain), embeddings, outputs, and how they came."""
+
+    X: FloatArray
+    at: FloatArray
+    Z: Array
+    Y: Array
+    way: str
+
+
+def chunks(count: int, chunk: int) -> Iterator[tuple[int, Float]]:
+    """Cut a number of points into chunks of both input formats in turn."""
+    kinds = itertools.cycle(KINDS)
+    for start in range(0, count, chunk):
+        yield max(8, min(chunk, count - start)), next(kinds)
+
+
+def in_batches(serve: Serve, size: int, X: FloatArray, Z: Array) -> Array:
+    """Serve a few rows at a time."""
+    return np.concatenate([serve(X[i : i + size], Z[i : i + size]) for i in range(0, len(X), size)])
+
+
+def plural(threads: int) -> str:
+    """Return `1 thread` or `2 threads`."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+class Attacker:
+    """Chooses points against one head; `runtimes` are the versions of onnxruntime that may be asked."""
+
+    chunk = 1 << 15
+    way = "NumPy"
+    """What runs the deployed head."""
+
+    def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
+        self.subject, self.spec, self.rng, self.runtimes = subject, subject.spec, rng, runtimes
+        self.program = subject.program
+        self.one_hot = [column for group in self.spec.one_hot for column in group]
+
+    def deployed(self, X: FloatArray, Z: Array) -> Array:
+        """Return what the deployed head serves (rows, m)."""
+        served: Array = self.program(X, Z)
+        return served
+
+    def own(self, count: int, dtype: Float) -> Drawn:
+        """Return inputs with what the model in front of the head computes at them."""
+        assert self.subject.model is not None
+        X = self.inputs(count, dtype)
+        return X, self.subject.model(X)
+
+    def inputs(self, count: int, dtype: Float) -> FloatArray:
+        """Return inputs of the domain."""
+        return uniform_points(self.spec, self.rng, count, dtype=dtype)
+
+    def mixture(self, count: int, dtype: Float) -> Drawn:
+        """Return inputs of all kinds with embeddings or answers of all kinds."""
+        raise NotImplementedError
+
+    def ends(self, dtype: Float) -> tuple[FloatArray, FloatArray]:
+        """Return the ends of the domain (d,) in a format, as the head clamps to them."""
+        name = np.dtype(dtype).name
+        tensors = (self.subject.certificate.tensors[f"domain.{end}_{name}"] for end in ("lower", "upper"))
+        low, high = (np.frombuffer(tensor.data, dtype=dtype) for tensor in tensors)
+        return low, high
+
+    def zeros(self, count: int, dtype: Float) -> Drawn:
+        """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
+        X, Z = self.mixture(count, dtype)
+        low, high = self.ends(np.float32)
+        zero = (low <= 0) & (high >= 0) & (self.rng.random(X.shape) < 0.3)
+        zero[:, self.one_hot] = False
+        X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
+        return np.where(np.abs(X) < TINY, X * dtype(0), X), Z
+
+    def spoiled(self, Z: Array, shares: Sequence[float]) -> Array:
+        """Put NaN, infinities, huge and subnormal numbers in some places, in some rows everywhere."""
+        mask = self.rng.random(Z.shape, dtype=np.float32) < self.rng.choice(shares, size=(len(Z), 1))
+        Z[mask] = self.rng.choice(_ODD, size=int(mask.sum()))
+        return Z
+
+
+class BoxAttacker(Attacker):
+    """Chooses embeddings at the corners of the clip, inputs at vertices and facets of regions."""
+
+    chunk = 1 << 17
+    way = "torch"
+
+    def deployed(self, X: FloatArray, Z: Array) -> Array:
+        """Return what the head in torch serves (rows, m)."""
+        assert self.subject.network is not None
+        with torch.inference_mode():
+            result: Array = self.subject.network.head(torch.from_numpy(X), torch.from_numpy(Z)).numpy()
+        return result
+
+    @cached_property
+    def directions(self) -> Array:
+        """Directions (cells, k, n) in the embedding that push a clause of the cell towards its bound."""
+        cells, spec = cells_of(self.subject.certificate, self.spec), self.spec
+        weight = self.program.tensors["heads.weight"].astype(np.float64)
+        found: list[Array] = []
+        for c, cell in enumerate(cells):
+            if c == len(weight):
+                found.append(found[-1])
+                continue
+            regions = [r for r in range(len(cells.regions)) if r in cell or r not in cells.gated]
+            rules = sorted({rule for region in regions for rule in cells.rules[region]})
+            clauses = [clause for rule in rules for clause in spec.rules[rule].requirement.expanded()]
+            found.append(self._pushes(clauses, weight[c]))
+        size = max(len(part) for part in found)
+        return np.stack([part[np.arange(size) % len(part)] for part in found])
+
+    def _pushes(self, clauses: Sequence[Clause], W: npt.NDArray[np.float64]) -> Array:
+        rows = []
+        for clause in clauses:
+            g = np.zeros((len(clause.literals), len(W)))
+            for j, literal in enumerate(clause.literals):
+                for output, value in literal.outputs:
+                    g[j, output] = float(value)
+            mixtures = np.eye(len(g))
+            if len(g) > 1:  # all literals have to fail together
+                mixtures = np.vstack([mixtures, self.rng.dirichlet(np.ones(len(g)), 4)])
+            rows.append(mixtures @ g @ W)
+        return np.sign(np.concatenate(rows)).astype(np.float32)
+
+    def cells(self, X: FloatArray) -> npt.NDArray[np.int64]:
+        """Return the cell of each input (rows,), as the deployed gate finds it."""
+        found: npt.NDArray[np.int64] = self.program.cell_of(X)
+        return found
+
+    def corners(self, X: FloatArray) -> Array:
+        """Return embeddings (rows, n) beyond or at the corner of the clip's box that is worst for some clause."""
+        pick = self.rng.integers(self.directions.shape[1], size=len(X))
+        Z = self.directions[self.cells(X), pick]
+        sizes = np.array([1.0, 1.0000001, 3.0, 1e30, np.inf], dtype=np.float32)
+        with np.errstate(invalid="ignore"):  # a unit without influence: 0 times infinity is NaN, which is welcome
+            return np.asarray(Z * self.rng.choice(sizes, size=(len(X), 1)))
+
+    def hostile(self, X: FloatArray) -> Array:
+        """Return corners spoiled."""
+        return self.spoiled(self.corners(X), (0.02, 0.3, 1.0))
+
+    def borders(self, count: int, dtype: Float) -> FloatArray:
+        """Return points within a few numbers of the format of some guard row, all rows in turn."""
+        rows = regions_of(self.spec).rows
+        share = -(-count // len(rows))
+        parts = [border_points(self.spec, self.rng, share, row=row, dtype=dtype) for row in rows]
+        return np.concatenate(parts)[:count]
+
+    @cached_property
+    def _vertices(self) -> npt.NDArray[np.float64]:
+        """Vertices of the regions (count, d), by solving systems of their rows and the domain's ends."""
+        spec, cells = self.spec, regions_of(self.spec)
+        d = len(spec.columns)
+        low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+        found = [low, high]
+        for region in cells.regions:
+            rows = [cells.rows[r] for r in region]
+            A = np.vstack([np.eye(d), -np.eye(d), np.zeros((len(rows), d))])
+            a = np.concatenate([high, -low, [float(row.bound) for row in rows]])
+            for i, row in enumerate(rows):
+                for column, value in row.coefficients:
+                    A[2 * d + i, column] = float(value)
+            if math.comb(len(A), d) > _MAX_SYSTEMS:
+                continue
+            for chosen in itertools.combinations(range(len(A)), d):
+                M = A[list(chosen)]
+                if abs(np.linalg.det(M)) > 1e-9:
+                    point = np.linalg.solve(M, a[list(chosen)])
+                    if (A @ point <= a + 1e-6 * (1 + np.abs(a))).all():
+                        found.append(point)
+        return np.array(found)
+
+    def vertices(self, count: int, dtype: Float) -> FloatArray:
+        """Return vertices of regions and of the domain, some moved by a number of the format."""
+        known = self._vertices
+        X = known[self.rng.integers(len(known), size=count)].astype(dtype)
+        side = np.where(self.rng.random(X.shape) < 0.5, -np.inf, np.inf).astype(dtype)
+        X = np.where(self.rng.random(X.shape) < 0.3, np.nextafter(X, side, dtype=dtype), X)
+        mixed = np.concatenate([X[: count // 2], corner_points(self.spec, self.rng, count, dtype=dtype)])
+        return finished(self.spec, mixed[:count], dtype)
+
+    def facets(self, count: int, dtype: Float) -> FloatArray:
+        """Return points between two vertices, or a vertex and a border: on faces of the regions."""
+        first, second = self.vertices(count, dtype), self.vertices(count, dtype)
+        second[::2] = self.borders(len(second[::2]), dtype)
+        share = self.rng.random((count, 1))
+        mixed = first.astype(np.float64) * share + second.astype(np.float64) * (1 - share)
+        return finished(self.spec, mixed, dtype)
+
+    def cornered(self, X: FloatArray) -> Drawn:
+        """Return inputs with embeddings at the corners of the clip's box."""
+        return X, self.corners(X)
+
+    def corner_mixture(self, count: int, dtype: Float) -> Drawn:
+        """Return uniform inputs and vertices, with corners."""
+        return self.cornered(np.concatenate([self.inputs(count // 2, dtype), self.vertices(count - count // 2, dtype)]))
+
+    def hostile_facets(self, count: int, dtype: Float) -> Drawn:
+        """Return facets with embeddings that are spoiled."""
+        X = self.facets(count, dtype)
+        return X, self.hostile(X)
+
+    def mixture(self, count: int, dtype: Float) -> Drawn:
+        """Return inputs of all kinds with embeddings of all kinds, shuffled."""
+        assert self.subject.model is not None
+        third = count // 3
+        parts = [self.borders(third, dtype), self.facets(third, dtype), self.inputs(count - 2 * third, dtype)]
+        X = np.concatenate(parts)[self.rng.permutation(count)]
+        Z = self.corners(X)
+        Z[::4], Z[1::8] = self.hostile(X[::4]), self.subject.model(X[1::8])
+        return X, Z
+
+
+class RulesAttacker(Attacker):
+    """Chooses answers at the borders of rules, and inputs that move borders to answers."""
+
+    def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
+        super().__init__(subject, rng, runtimes)
+        stated = smle_check.Specification(subject.certificate.document["specification"], subject.certificate.block)
+        literals = [literal for rule in stated.rules for clause in rule.clauses for literal in clause]
+        literals = list({str(literal): literal for literal in literals}.values())
+        m, d = len(stated.outputs), len(stated.inputs)
+        self.g, self.s = np.zeros((len(literals), m)), np.zeros((len(literals), d))
+        self.h = np.array([float(literal.bound) for literal in literals])
+        for k, literal in enumerate(literals):
+            for i, value in literal.y.items():
+                self.g[k, i] = float(value)
+            for j, value in literal.x.items():
+                self.s[k, j] = float(value)
+
+    def inputs(self, count: int, dtype: Float) -> FloatArray:
+        """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""
+        rows, spec, rng = regions_of(self.spec).rows, self.spec, self.rng
+        parts = [uniform_points(spec, rng, count // 4, dtype=dtype), corner_points(spec, rng, count // 4, dtype=dtype)]
+        share = -(-count // (2 * len(rows))) if rows else 0
+        parts += [border_points(spec, rng, share, row=row, dtype=dtype) for row in rows]
+        X = np.concatenate(parts)
+        if len(X) < count:
+            X = np.concatenate([X, uniform_points(spec, rng, count - len(X), dtype=dtype)])
+        return X[rng.permutation(len(X))[:count]]
+
+    def aimed(self, X: FloatArray) -> Array:
+        """Return answers on the border of some literal at these inputs, or next to it."""
+        n, (L, m), rng = len(X), self.g.shape, self.rng
+        size = self.subject.units * 10.0 ** rng.integers(-2, 3, (n, 1))
+        t = rng.normal(size=(n, m)) * size
+        if not L:
+            return t.astype(np.float32)
+        for _ in range(2):
+            k = rng.integers(L, size=n)
+            weights = np.abs(self.g[k]) * rng.random((n, m))
+            i = weights.argmax(axis=1)
+            moving = np.einsum("nd,nd->n", self.s[k], X.astype(np.float64))
+            rest = np.einsum("nm,nm->n", self.g[k], t) - self.g[k, i] * t[np.arange(n), i]
+            with np.errstate(all="ignore"):
+                t[np.arange(n), i] = (self.h[k] - moving - rest) / self.g[k, i]
+        with np.errstate(all="ignore"):
+            return self.nudged(t.astype(np.float32))
+
+    def met(self, X: FloatArray, Z: Array) -> FloatArray:
+        """Return inputs moved so that answers lie on the border of a literal that moves with them, or next to it.
+
+        Inputs in float64 come nearer to it than any answer in float32 could.
+        """
+        moving = np.flatnonzero(self.s.any(axis=1) & self.g.any(axis=1))
+        if not len(moving) or X.dtype == np.float32:
+            return X
+        n, X = len(X), X.copy()
+        k = self.rng.choice(moving, size=n)
+        weights = np.abs(self.s[k]) * self.rng.random((n, X.shape[1]))
+        weights[:, self.one_hot] = 0
+        j, rows = weights.argmax(axis=1), np.arange(n)
+        low, high = (np.array([float(v) for v in ends]) for ends in (self.spec.lower, self.spec.upper))
+        with np.errstate(all="ignore"):
+            rest = np.einsum("nd,nd->n", self.s[k], X) - self.s[k, j] * X[rows, j]
+            at = (self.h[k] - np.einsum("nm,nm->n", self.g[k], Z.astype(np.float64)) - rest) / self.s[k, j]
+            at = np.where(self.rng.random(n) < 0.5, np.nextafter(at, self.rng.choice([-np.inf, np.inf], n)), at)
+            inside = (weights[rows, j] > 0) & (at >= low[j]) & (at <= high[j]) & (np.abs(at) >= TINY)
+        X[rows[inside], j[inside]] = at[inside]
+        return X
+
+    def nudged(self, t: Array) -> Array:
+        """Return answers moved by up to two numbers of float32."""
+        with np.errstate(all="ignore"):
+            for _ in range(2):
+                side = np.where(self.rng.random(t.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
+                t = np.where(self.rng.random(t.shape) < 0.4, np.nextafter(t, side), t)
+        return t
+
+    def again(self, X: FloatArray) -> Array:
+        """Return what is served to aimed answers, moved by a number or two."""
+        return self.nudged(self.deployed(X, self.aimed(X)))
+
+    def hostile(self, X: FloatArray) -> Array:
+        """Return aimed answers spoiled."""
+        return self.spoiled(self.aimed(X), (0.05, 0.4, 1.0))
+
+    def at(self, count: int, dtype: Float, answers: Callable[[FloatArray], Array]) -> Drawn:
+        """Return inputs with answers of one kind; half of the inputs are moved until they meet a border."""
+        X = self.inputs(count, dtype)
+        Z = answers(X)
+        X[::2] = self.met(X[::2], Z[::2])
+        return X, Z
+
+    def mixture(self, count: int, dtype: Float) -> Drawn:
+        """Return inputs and answers of all kinds."""
+        X = self.inputs(count, dtype)
+        Z = self.aimed(X)
+        Z[::4], Z[1::4] = self.hostile(X[::4]), self.again(X[1::4])
+        X[1::2] = self.met(X[1::2], Z[1::2])
+        return X, Z
+
+
+class GridAttacker(Attacker):
+    """Chooses answers on steps and between them, nearly balanced ones, NaN and infinities."""
+
+    def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
+        super().__init__(subject, rng, runtimes)
+        self.chunk = 200 if len(self.spec.targets) >= 100 else 2000
+
+    def mixture(self, count: int, dtype: Float) -> Drawn:
+        """Return hard inputs and hard answers."""
+        return hard_inputs(self.rng, self.spec, count, dtype), hard_answers(self.rng, self.spec, count)
+
+
+def attacker_of(subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> Any:
+    """Return who attacks heads of this family."""
+    kinds = {"box": BoxAttacker, "rules": RulesAttacker, "grid": GridAttacker}
+    return kinds[subject.family](subject, rng, runtimes)
+
+
+Make = Callable[[Any, int, Float], Drawn]
+POINTS: dict[str, dict[str, tuple[Make, float]]] = {
+    "box": {
+        "the model's own backbone, uniform inputs": (BoxAttacker.own, 0.10),
+        "corners of the clip's box": (BoxAttacker.corner_mixture, 0.16),
+        "facets and vertices of regions": (lambda a, n, dtype: a.cornered(a.facets(n, dtype)), 0.15),
+        "a few ulps around guard rows": (lambda a, n, dtype: a.cornered(a.borders(n, dtype)), 0.18),
+        "NaN, infinite, huge, subnormal embeddings": (BoxAttacker.hostile_facets, 0.12),
+    },
+    "rules": {
+        "the model's own answers": (RulesAttacker.own, 0.08),
+        "answers at the borders of rules": (lambda a, n, dtype: a.at(n, dtype, a.aimed), 0.22),
+        "served answers, moved by a number or two": (lambda a, n, dtype: a.at(n, dtype, a.again), 0.16),
+        "NaN, infinite, huge, subnormal answers": (lambda a, n, dtype: a.at(n, dtype, a.hostile), 0.12),
+    },
+    "grid": {"answers on steps and between, NaN, infinite": (GridAttacker.mixture, 0.3)},
+}
+"""Points by family of heads, each with its share of all points; the deployed head is asked about them."""

@@ -1,0 +1,326 @@
+"""Soundness: attacks on certified heads of all kinds, judged exactly, and on heads that are not safe.
+
+An evaluated point is one row (x, z) that went through one way of running a head and was judged against every rule that
+is active there: screened in float64 with an error bound, in rationals where that leaves it open; heads of whole numbers
+in whole numbers, a tenth of the points in Fractions throughout. A job is one head in one turn; finished jobs are kept,
+and a run goes on where one stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smle.rules import Specification
+from studies.attacks.doors import DOORS
+from studies.attacks.points import POINTS, Attacker, Batch, attacker_of, chunks
+from studies.attacks.shapes import GRAPHS, SEQUENCES, graphs, sequences
+from studies.attacks.subjects import Subject, boxes, drawn_grid, rule_heads
+from studies.attacks.unsafe import UNSAFE
+from studies.experiments.runner import solve_all
+from studies.harness import BenchResult, Table
+from tests.support.grid_rules import FAMILIES
+from tests.support.runtimes import Runtime, installed_runtime, prepare
+from tests.support.sampling import Judge, Judgment
+
+Rows = list[dict[str, Any]]
+_POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
+_QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}
+_JOB = {"box": 2_000_000, "rules": 1_000_000, "grid": 30_000, "shapes": 1_000_000, "unsafe": 1_000_000}
+"""Points of a job at most; those of whole numbers are few, since each job draws its rules anew."""
+_QUICK = (
+    "oblique", "dose, affine", "oblique, at the limit", "mixed, affine", "one region", "dose, network",
+    "difference of large numbers", "around zero", "oblique, crossing", "rules: bank, boosting", "rules: shares, ridge",
+    "rules: ten mixed limits", "rules: sums with tables", "rules: labels", "rules: random 3", "whole numbers: demand",
+    "whole numbers: coupled",
+)  # fmt: skip
+_SHAPES = {"sequences": (SEQUENCES, sequences), "graphs": (GRAPHS, graphs)}
+_NOTE = (
+    "Each evaluated point is a row that went through the deployed head and was judged against every rule that is "
+    "active there: in float64 with an error bound, in rationals where that leaves it open; whole numbers of steps in "
+    "whole numbers, a tenth of them in Fractions. The margin is exact: how far, in the units of the rule's left-hand "
+    "side, the worst clause of the worst point is from being broken. Margins of 0 are allowed answers on a border that "
+    "is not strict. {minutes:.0f} minutes of one processor."
+)
+_ATTACKS_NOTE = (
+    "Embeddings and answers are chosen by the attacker, as if the model in front of the head were; inputs are float32 "
+    "and float64 in turn. Points are drawn at random, vertices and corners again and again. Seconds include making the "
+    "points and judging them."
+)
+_WAYS_NOTE = (
+    "The same head as deployed, in every mode of torch, in onnxruntime at each of its levels of optimization, and the "
+    "format's program written down again in NumPy with other orders of summation, with and without (exactly emulated) "
+    "fused multiply-add."
+)
+_RUNTIMES_NOTE = (
+    "Each in an environment and in processes of its own; with `session.set_denormal_as_zero` and without; batches of "
+    "1, 2, 3, 33 rows and more. Backbones of a box that return two rows, one, none, 64, one more or one less than they "
+    "are given, another number of axes, or rows and columns swapped: refusing is right, and an answer with another "
+    "number of rows than the inputs counts as a violation."
+)
+
+
+# --- jobs
+
+
+@dataclass(frozen=True)
+class AttackJob:
+    """One head in one turn; `family`: box, rules, grid, shapes (sequences and graphs) or unsafe."""
+
+    family: str
+    subject: str
+    turn: int
+    points: int
+    quick: bool
+
+    @property
+    def key(self) -> str:
+        """A unique name that is safe as a file name."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.subject.lower()).strip("-")
+        return f"{self.family}_{name}_{self.turn}{'_quick' * self.quick}"
+
+
+def jobs_of(*, quick: bool, points: Mapping[str, int] | None = None) -> list[AttackJob]:
+    """Return all jobs, so many that each family has its points."""
+    names = {
+        "box": list(boxes(quick=quick)), "rules": list(rule_heads()), "shapes": list(_SHAPES), "unsafe": list(UNSAFE),
+        "grid": [f"whole numbers: {family}" for family in FAMILIES],
+    }  # fmt: skip
+    found = []
+    for family, total in (points or (_QUICK_POINTS if quick else _POINTS)).items():
+        own = [name for name in names[family] if not quick or name in _QUICK or family in ("shapes", "unsafe")]
+        turns = 1 if quick else math.ceil(total / (_JOB[family] * len(own)))
+        share = math.ceil(total / (turns * len(own)))
+        found += [AttackJob(family, name, turn, share, quick) for turn in range(turns) for name in own]
+    return [job for job in found if job.subject != "whole numbers: large" or job.turn % 8 == 7]
+
+
+def solve(job: AttackJob) -> Rows:
+    """Attack one head; one row for each attack and way of computing, one for each runtime and violation."""
+    tallies: dict[tuple[str, str], Tally] = {}
+    examples: Rows = []
+    about = {"family": job.family, "subject": job.subject}
+    refused: Counter[str] = Counter()
+    runtimes: list[Runtime] = []
+    batches: Iterator[tuple[Any, str, Batch]]
+    if job.family == "unsafe":
+        origin, batches = "", ((judge, job.subject, batch) for judge, batch in UNSAFE[job.subject](job.points))
+    elif job.family == "shapes":
+        text, make = _SHAPES[job.subject]
+        judge, origin = Judge(Specification.from_yaml(text)), "in torch and as files"
+        chunk = min(40_000, max(1_000, job.points // 25))  # kinds and modes take turns
+        batches = ((judge, job.subject, batch) for batch in make(job.points, seed=job.turn, chunk=chunk))
+    else:
+        runtimes = _runtimes(job.quick)[0]
+        before = [Counter(runtime.told) for runtime in runtimes]
+        subject = _subject(job, refused)
+        origin, batches = subject.origin, attack(subject, job.points, seed=job.turn, runtimes=runtimes)
+    start = time.perf_counter()
+    for judge, name, batch in batches:
+        judgment = judge.judge(batch.at, batch.Y)
+        end = time.perf_counter()
+        tallies.setdefault((name, batch.way), Tally()).add(len(batch.X), judgment, end - start)
+        examples += [_example(judge, name, batch, judgment)] if judgment.broken and len(examples) < 10 else []
+        start = end
+    rows = [
+        {**about, "origin": origin, "attack": name, "way": way, **vars(tally)} for (name, way), tally in tallies.items()
+    ]
+    told = [
+        {**about, "runtime": runtime.version, **{kind: runtime.told[kind] - old[kind] for kind in _TOLD}}
+        for runtime, old in zip(runtimes, before if runtimes else (), strict=True)
+    ]
+    return [*rows, *told, *({**about, **example} for example in examples), {**about, "refused": dict(refused)}]
+
+
+_TOLD = ("answered", "refused", "crashed")
+
+
+@cache
+def _runtimes(quick: bool) -> tuple[list[Runtime], dict[str, str]]:
+    return ([installed_runtime()], {}) if quick else prepare()
+
+
+def _subject(job: AttackJob, refused: Counter[str]) -> Subject:
+    if job.family == "grid":
+        return drawn_grid(job.subject.removeprefix("whole numbers: "), job.turn, refused)
+    return _made(job.subject, job.quick)
+
+
+@lru_cache(maxsize=2)
+def _made(name: str, quick: bool) -> Subject:
+    return {**boxes(quick=quick), **rule_heads()}[name]()
+
+
+def attack(
+    subject: Subject, points: int, *, seed: int = 0, runtimes: Sequence[Runtime] = ()
+) -> Iterator[tuple[Any, str, Batch]]:
+    """Ask the deployed head about its points, and every door about all of them; yield judge, attack and batch."""
+    judge = subject.judge
+    asked: dict[str, tuple[Callable[[Any, int], Iterator[Batch]], float]] = {
+        name: (_deployed(make), share)
+        for name, (make, share) in POINTS[subject.family].items()
+        if subject.model is not None or make is not Attacker.own
+    }
+    asked |= {
+        name: (door, shares[subject.family]) for name, (door, shares) in DOORS.items() if subject.family in shares
+    }
+    for number, (name, (door, share)) in enumerate(asked.items()):
+        attacker = attacker_of(subject, np.random.default_rng([seed, number]), runtimes)
+        for batch in door(attacker, math.ceil(points * share)):
+            yield judge, name, batch
+
+
+def _deployed(make: Callable[..., Any]) -> Callable[[Any, int], Iterator[Batch]]:
+    def door(attacker: Any, count: int) -> Iterator[Batch]:
+        for size, dtype in chunks(count, attacker.chunk):
+            X, Z = make(attacker, size, dtype)
+            yield Batch(X, X, Z, attacker.deployed(X, Z), attacker.way)
+
+    return door
+
+
+@dataclass
+class Tally:
+    """Points, violations, smallest exact margin (as a float) and seconds, added up."""
+
+    points: int = 0
+    violations: int = 0
+    margin: float | None = None
+    seconds: float = 0.0
+
+    def add(self, points: int, judgment: Judgment, seconds: float) -> None:
+        """Add a batch."""
+        self.merge(points, len(judgment.rows), None if judgment.margin is None else float(judgment.margin), seconds)
+
+    def merge(self, points: int, violations: int, margin: float | None, seconds: float) -> None:
+        """Add what was counted before."""
+        self.points, self.violations, self.seconds = (
+            self.points + points,
+            self.violations + violations,
+            self.seconds + seconds,
+        )
+        if margin is not None:
+            self.margin = margin if self.margin is None else min(self.margin, margin)
+
+
+def _example(judge: Any, name: str, batch: Batch, judgment: Judgment) -> dict[str, Any]:
+    """Return how to repeat a violation, in hexadecimal."""
+    rule, rows = next(iter(judgment.broken.items()))
+    numbers = (" ".join(float(v).hex() for v in part[rows[0]]) for part in (batch.X, batch.Z, batch.Y))
+    found = dict(zip(("x", "embedding", "output"), numbers, strict=True))
+    return {
+        "example": name,
+        "rule": judge.spec.rules[rule].name,
+        "way": batch.way,
+        "format": batch.X.dtype.name,
+        **found,
+    }
+
+
+# --- the page
+
+
+def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
+    """Run all attacks; `quick` takes some of the heads, the installed onnxruntime and few points.
+
+    Raises:
+        TrainingError: If a job failed as a whole.
+    """
+    results = solve_all(jobs_of(quick=quick), solve, folder, n_jobs=jobs)
+    return page(results.rows, cpu=sum(outcome.cpu for outcome in results.outcomes), quick=quick)
+
+
+def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
+    """Return the tables of what all jobs found."""
+    counted = [row for row in rows if "points" in row]
+    safe = [row for row in counted if row["family"] != "unsafe"]
+    models, unsafe = _by(safe, "subject"), _by([row for row in counted if row["family"] == "unsafe"], "subject")
+    points, violations = (sum(getattr(tally, what) for tally in models.values()) for what in ("points", "violations"))
+    told = {kind: _told(rows, kind) for kind in _TOLD}
+    crashes = sum(told["crashed"].values())
+    origins = {row["subject"]: row["origin"] for row in safe}
+    examples = [row for row in rows if "example" in row]
+    passed = {
+        f"no violation of a certified model in {points:,} evaluated points": violations == 0,
+        f"no accepted file takes a runtime down ({crashes:,} calls did)": crashes == 0,
+        **{f"violations are found in: {kind} ({t.violations:,})": t.violations > 0 for kind, t in unsafe.items()},
+    }
+    lines: list[tuple[object, ...]] = [
+        (name, origins[name], t.points, t.violations, _margin(t)) for name, t in models.items()
+    ]
+    columns = ("points", "violations", "smallest margin", "seconds")
+    found = {
+        row["subject"]: f"rule '{row['rule']}' at ({_short(row['x'])}): ({_short(row['output'])})"
+        for row in reversed(examples)
+    }
+    tables = [
+        Table(
+            "Certified models", ("model", "head", *columns[:3]), (*lines, ("all", "", points, violations, "")),
+            _NOTE.format(minutes=cpu / 60) + _refusals(rows),
+        ),
+        Table("Attacks", ("attack", *columns), _lines(_by(safe, "attack")), _ATTACKS_NOTE),
+        Table("Ways to compute", ("way", *columns), _lines(_by(safe, "way")), _WAYS_NOTE),
+        Table(
+            "Versions of onnxruntime", ("version", *(f"calls {kind}" for kind in _TOLD)),
+            (*((v, *(told[kind][v] for kind in _TOLD)) for v in told["answered"]),
+             *((f"{v}: not installed ({reason})", 0, 0, 0) for v, reason in _runtimes(quick)[1].items())),
+            _RUNTIMES_NOTE,
+        ),
+        Table(
+            "The same harness on models that are not safe", ("model", *columns[:3], "for example"),
+            tuple((n, t.points, f"found: {t.violations:,}", _margin(t), found.get(n, "")) for n, t in unsafe.items()),
+            "A negative margin is how far a rule was broken.",
+        ),
+    ]  # fmt: skip
+    broken = [row for row in examples if row["family"] != "unsafe"]
+    if broken:
+        shown = ("subject", "example", "rule", "way", "format", "x", "embedding", "output")
+        told_of = tuple(tuple(row[name] for name in shown) for row in broken)
+        tables.append(Table("VIOLATIONS", shown, told_of, "The first ones found, in hexadecimal."))
+    return BenchResult("soundness", "Soundness: attacks on certified heads", tuple(tables), passed, quick)
+
+
+def _by(rows: Rows, field: str) -> dict[str, Tally]:
+    found: dict[str, Tally] = {}
+    for row in rows:
+        found.setdefault(row[field], Tally()).merge(
+            *(row[name] for name in ("points", "violations", "margin", "seconds"))
+        )
+    return found
+
+
+def _told(rows: Rows, kind: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        if "runtime" in row:
+            found[row["runtime"]] += row[kind]
+    return found
+
+
+def _refusals(rows: Rows) -> str:
+    refused: Counter[str] = Counter()
+    for row in rows:
+        refused.update(row.get("refused") or {} if "runtime" not in row else {})
+    listed = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+    return f" Random rule sets of whole numbers that were drawn and refused: {listed}." if listed else ""
+
+
+def _margin(tally: Tally) -> float | str:
+    return "none" if tally.margin is None else tally.margin
+
+
+def _lines(tallies: Mapping[str, Tally]) -> tuple[tuple[object, ...], ...]:
+    return tuple((name, t.points, t.violations, _margin(t), t.seconds) for name, t in tallies.items())
+
+
+def _short(numbers: str) -> str:
+    return ", ".join(f"{float.fromhex(v):.9g}" for v in numbers.split())
