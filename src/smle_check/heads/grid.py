@@ -105,10 +105,7 @@ def in_range(spec: Lattice, clause: list[Literal]) -> bool:
 
 
 def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precision) -> Comparison:
-    """Return the numbers that section 14 prescribes for a literal without zero coefficients.
-
-    `digits`: how many binary ones its real inputs have at most.
-    """
+    """Return what section 14 prescribes for a literal without zeros. `digits`: binary ones of its real inputs."""
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
     real = {j: v for j, v in literal.x.items() if spec.input_steps[j] is None}
@@ -137,8 +134,8 @@ def longer(spec: Lattice, whole: Whole, real: Form, literal: Literal) -> Whole:
     """
     if len(real) != 1 or literal.strict:
         return whole
-    ((j, moved),) = ((j, v * whole.factor) for j, v in real.items())
-    bound = literal.bound * whole.factor
+    ((j, stated),) = real.items()
+    moved, bound = stated * whole.factor, literal.bound * whole.factor
     times = math.lcm(moved.denominator, bound.denominator)
     reach = abs(moved) * spec.sizes[j] + abs(bound)
     reach += sum(abs(v) * max(1, *map(abs, spec.output_ranges[i])) for i, v in whole.outputs.items())
