@@ -28,6 +28,8 @@ def rebind(
         files = {"onnx": certificate.files["onnx"], **files}
     tensors = dict(certificate.tensors)
     if backbone is not None:
+        if not all(name.startswith(BACKBONE) for name in backbone):  # what is proved speaks of the others
+            raise ValueError(f"Expected tensors named {BACKBONE}*. Got {sorted(backbone)[0]!r} and others.")
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)} | backbone
     bound = _bound(certificate.document, certificate.block, tensors, files)
     bound.__dict__["proved"] = proved

@@ -105,10 +105,7 @@ def in_range(spec: Lattice, clause: list[Literal]) -> bool:
 
 
 def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precision) -> DeployedComparison:
-    """Return the numbers that section 14 prescribes for a literal without zero coefficients.
-
-    `digits`: how many binary ones its real inputs have at most.
-    """
+    """Return what section 14 prescribes for a literal without zeros. `digits`: binary ones of its real inputs."""
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
     real = {j: v for j, v in literal.x.items() if spec.input_steps[j] is None}
