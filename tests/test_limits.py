@@ -96,7 +96,7 @@ def test_rules_that_are_refused(head, rule, message):
 
 def test_searches_are_bounded_as_the_page_says():
     from smle.advice import examine
-    from smle.heads.grid import problems, proposals
+    from smle.heads.grid import blocks, problems
     from smle.heads.grid import safe as grid_safe
     from smle.heads.rules import safe
     from smle.nearest import alternatives, label_branches
@@ -110,7 +110,7 @@ def test_searches_are_bounded_as_the_page_says():
         f"{alternatives._LEVELS} levels",
         f"{label_branches.STEPS:,} steps per row, then {label_branches._NODES} nodes of HiGHS if clauses have at most "
         f"{label_branches._MOST_LITERALS:,} literals",
-        f"{proposals._PIECES} choices of alternatives; whole points around the real one for up to {proposals._FEW} ",
+        f"{blocks._PIECES} choices of alternatives; whole points around the real one for up to {blocks._FEW} ",
         f"{stacks._PIECES} choices of alternatives; implications among {labels._MOST_LABELS:,} labels",
         f"{safe.MAX_LEAVES} leaves; with steps {grid_safe.MAX_LEAVES}, and {problems._SECONDS:g} s per problem",
         f"{decide.MAX_NODES:,} nodes per question, {examine._SECONDS:g} s for redundant rules",

@@ -9,6 +9,7 @@ from functools import cached_property
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +34,14 @@ class Certificate:
     * `text`: the canonical JSON (certificate.json); `block`: certificate.bin, empty if there is none.
     * `tensors`: the weights it is about; `files`: the bound files by role (`model`, `rules`, and `onnx` if the model in
       front of the head is model.onnx).
-    * `made`: cached results, such as the program of its head. Not stored.
+    * `made`: what was made from it and is in use, such as the program of its head. Not stored.
     """
 
     text: bytes
     block: bytes
     tensors: Mapping[str, smle_check.Tensor] = field(repr=False)
     files: Mapping[str, bytes] = field(repr=False)
-    made: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+    made: WeakValueDictionary[str, Any] = field(init=False, repr=False, default_factory=WeakValueDictionary)
 
     def __post_init__(self) -> None:
         for name in ("tensors", "files"):
@@ -63,7 +64,8 @@ class Certificate:
         return {"text": self.text, "block": self.block, "tensors": dict(self.tensors), "files": dict(self.files)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({name: state[name] for name in ("text", "block", "tensors", "files")}, made={})
+        self.__dict__.update({name: state[name] for name in ("text", "block", "tensors", "files")})
+        self.__dict__["made"] = WeakValueDictionary()
         self.__post_init__()
 
     @property

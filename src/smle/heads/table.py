@@ -30,10 +30,10 @@ def head_of(certificate: Certificate) -> HeadKind:
 
 
 def program_of(certificate: Certificate) -> HeadProgram:
-    """Return the program of a certificate; it is made once."""
-    if "program" not in certificate.made:
-        certificate.made["program"] = head_of(certificate).program(certificate)
-    program: HeadProgram = certificate.made["program"]
+    """Return the program of a certificate. It is made once for all who use it."""
+    program: HeadProgram | None = certificate.made.get("program")
+    if program is None:
+        program = certificate.made["program"] = head_of(certificate).program(certificate)
     return program
 
 
