@@ -22,7 +22,7 @@ Pairs = npt.NDArray[np.intp]
 Clause = tuple[int, ...]  # of signs: i + 1 for a label that is on, -(i + 1) for one that is off
 _MOST_NODES = 20_000
 _MOST_PAIRS = 200_000
-_SECONDS = 2.0  # time to find which rules contradict each other
+_SECONDS = 1.5  # time to find which rules contradict each other
 
 
 class TooMany(Exception):  # noqa: N818 - an outcome
