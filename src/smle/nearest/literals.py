@@ -91,7 +91,7 @@ def choose_literals(
     starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))
     chosen, known = order[starts], dict[bytes, npt.NDArray[np.intp] | None]()
     graph = sparse.csr_matrix((np.ones(len(owner)), (owner, np.arange(len(owner)))), (len(starts), len(owner)))
-    tied = (abs(graph) @ abs(sparse.csr_matrix(g))).tocoo()
+    tied = (graph @ abs(sparse.csr_matrix(g))).tocoo()
     size = len(starts) + g.shape[1]
     _, group = csgraph.connected_components(
         sparse.csr_matrix((np.ones(tied.nnz), (tied.row, len(starts) + tied.col)), (size, size)), directed=False

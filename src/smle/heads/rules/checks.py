@@ -99,7 +99,7 @@ class BlockCheck:
     """
 
     def __init__(self, check: Check, blocks: Sequence[Array], part_of: Mapping[int, int]) -> None:
-        self._check, self._blocks, self._outputs = check, len(blocks), np.concatenate(blocks)
+        self._check, self._outputs = check, np.concatenate(blocks)
         self._starts = np.cumsum([0, *map(len, blocks[:-1])])
         block_of = np.full(check.outputs.shape[1], -1)
         for number, own in enumerate(blocks):
