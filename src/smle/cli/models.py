@@ -176,6 +176,12 @@ def export(
     data: Annotated[
         Path | None, typer.Option("--data", help="Table of a sample: compare the labels of folder and file on it.")
     ] = None,
+    monitor: Annotated[
+        bool, typer.Option("--monitor/--no-monitor", help="Also report which rules are active; slower for single rows.")
+    ] = True,
+    stacked: Annotated[
+        bool, typer.Option("--stacked", help="Write all answers to one tensor instead of one per name.")
+    ] = False,
     require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
@@ -202,7 +208,7 @@ def export(
             )
         require_writable(output)
         loaded = load_model(model, require_certificate=require_certificate)
-        loaded.to_onnx(output)
+        loaded.to_onnx(output, monitor=monitor, stacked=stacked)
         certificate = companion(output) if companion(output).is_file() else None
         same = None if data is None or certificate is None else _same_labels(loaded, output, data)
         if as_json:

@@ -117,12 +117,12 @@ class CorrectedModel(Served):
             )
         return super().record()
 
-    def to_onnx(self, path: str | PathLike[str]) -> None:
+    def to_onnx(self, path: str | PathLike[str], *, monitor: bool = True, stacked: bool = False) -> None:
         """Write the model and its head as one ONNX file, with `<path>.certificate.json` beside it.
 
-        Raises ConversionError if the model exists only in Python.
+        `write_onnx` explains the options. Raises ConversionError if the model exists only in Python.
         """
-        write_onnx(self.record(), path)
+        write_onnx(self.record(), path, monitor=monitor, stacked=stacked)
 
     def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write a model folder: the model as ONNX, the head, description, rules, certificate.

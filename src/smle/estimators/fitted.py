@@ -192,8 +192,8 @@ class FittedModel:
         """Write a model folder: weights, description, rules, certificate. `overwrite` replaces a certified model."""
         write_record(self.record(), folder, overwrite=overwrite)
 
-    def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Write the model as ONNX, with `<path>.certificate.json` beside it."""
+    def to_onnx(self, path: str | PathLike[str], *, monitor: bool = True, stacked: bool = False) -> None:
+        """Write the model as ONNX, with `<path>.certificate.json` beside it; `write_onnx` explains the options."""
         from smle.export import write_onnx
 
-        write_onnx(self.record(), path)
+        write_onnx(self.record(), path, monitor=monitor, stacked=stacked)

@@ -27,7 +27,7 @@ from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.tables.further import FurtherColumns
 from smle_check.onnx.check import FORMAT
-from smle_check.onnx.program import FEATURES, Interface
+from smle_check.onnx.program import FEATURES, STACKED, Interface
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:
@@ -39,7 +39,12 @@ FilePath = str | os.PathLike[str]
 
 
 def write_onnx(
-    record: ModelRecord, path: FilePath, *, backbone: Any | FilePath | None = None, monitor: bool = True
+    record: ModelRecord,
+    path: FilePath,
+    *,
+    backbone: Any | FilePath | None = None,
+    monitor: bool = True,
+    stacked: bool = False,
 ) -> None:
     """Write a model as ONNX, and `<path>.certificate.json` beside it.
 
@@ -53,12 +58,14 @@ def write_onnx(
             (batch, d), one output (batch, n), such as a quantized copy of `backbone_model(record)`. For a stored model,
             another one that reads columns of the same table, with one output (batch, m).
         monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
+        stacked: Write all answers to one tensor `outputs` (rows, outputs), in the order of the rules, instead of one
+            tensor per name; labels also to `labels`. Faster for single rows and many outputs.
 
     Raises:
         NotCertifiedError: If the model has rules but no certificate.
         CertificateError: If the certificate is not accepted.
         MissingDependencyError: If onnx is not installed.
-        RuleError: If names of the rules cannot be used in the graph.
+        RuleError: If names of the rules cannot be used in the graph, or a choice cannot be stacked.
     """
     spec = Specification.from_yaml((record.rules or "") + "\n")
     if record.certificate is not None:
@@ -72,7 +79,7 @@ def write_onnx(
         )  # fmt: skip
         if record.further is not None:
             part = part.behind(wide_features(FurtherColumns.from_json(record.further)))
-    write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor)
+    write_certified(spec, record.certificate, record.weights, part, Path(path), monitor=monitor, stacked=stacked)
 
 
 def _require_same_weights(record: ModelRecord, certificate: Certificate) -> None:
@@ -127,7 +134,7 @@ def read_checked(path: FilePath) -> CheckedFile:
         raise CertificateError(f"The rules in the certificate file cannot be read: {error}") from None
     require_same_rules(certificate, spec)
     read = result.interface
-    if read != interface_of(spec, monitor=read.monitored, head="grid" if read.steps else ""):
+    if read != interface_of(spec, monitor=read.monitored, head="grid" if read.steps else "", stacked=read.stacked):
         raise CertificateError(
             "The graph reads its inputs or outputs in another way than its rules say (missing values, whole numbers, "
             "choices). Export the model again."
@@ -148,6 +155,7 @@ def write_certified(
     path: Path,
     *,
     monitor: bool,
+    stacked: bool = False,
 ) -> None:
     """Write head and backbone as ONNX, with the certificate beside it if there are rules; raises as `write_onnx`."""
     if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
@@ -156,7 +164,9 @@ def write_certified(
             "place for the exported model."
         )
     kind = "" if certificate is None else certificate.document["program"]["head"]
-    interface = interface_of(spec, monitor=monitor, head=kind)
+    interface = interface_of(spec, monitor=monitor, head=kind, stacked=stacked)
+    if stacked:
+        _require_stackable(interface)
     tensors = _head(tensors_of(weights))
     if not spec.rules:
         tensors |= tensors_of(domain_arrays(spec))  # for `in_domain`
@@ -184,6 +194,14 @@ def write_certified(
         raise CertificateError(f"The exported model was not accepted: {reason}") from None
     _run_once(data, interface, backbone)
     _replace({path: data, companion(path): sealed})
+
+
+def _require_stackable(interface: Interface) -> None:
+    names = [item.name for item in interface.outputs if item.kind == "choice"]
+    if names:
+        raise RuleError(f"Choices ({', '.join(names)}) are texts and cannot be stacked. Export with stacked=False.")
+    if STACKED in interface.columns:
+        raise RuleError(f"With stacked=True the answers are called '{STACKED}'. Rename the output of that name.")
 
 
 def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:

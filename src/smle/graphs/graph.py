@@ -19,7 +19,7 @@ from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
 from smle_check.onnx.operations import Printer
-from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output, Program, output_types
+from smle_check.onnx.program import EMBEDDING, FEATURES, STACKED, Input, Interface, Output, Program, output_types
 from smle_check.program import Op
 
 __all__ = ["certified_program", "constant_tensor", "graph_model", "interface_of", "onnx_nodes", "plain_program"]
@@ -53,12 +53,12 @@ def outputs_of(spec: Specification) -> tuple[Output, ...]:
     return tuple(result)
 
 
-def interface_of(spec: Specification, *, monitor: bool = True, head: str = "") -> Interface:
+def interface_of(spec: Specification, *, monitor: bool = True, head: str = "", stacked: bool = False) -> Interface:
     """Return names, kinds and stand-ins; `monitor` adds reporting outputs such as `in_domain`."""
     inputs = inputs_of(spec)
     if not monitor:  # only `in_domain` needs these
         inputs = tuple(item._replace(blank=False, whole=False) for item in inputs)
-    return Interface(inputs, outputs_of(spec), monitor, monitor and head == "grid")
+    return Interface(inputs, outputs_of(spec), monitor, monitor and head == "grid", stacked)
 
 
 def certified_program(
@@ -91,7 +91,7 @@ def plain_program(interface: Interface, tensors: dict[str, smle_check.Tensor]) -
     else:
         answer = program.answer(sum(len(item.columns) for item in interface.outputs))
         y = program.add("Cast", [answer], "head/free", to=FLOAT)
-    named_outputs(program, y, interface.outputs)
+    named_outputs(program, y, interface)
     return program
 
 
@@ -125,7 +125,8 @@ def graph_model(
     version = IR_VERSION if backbone.opsets[""] <= OPSET else LATER
     model = helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="smle")
     titles = {"active_rules": smle_check.canonical(list(rules)).decode()}
-    helper.set_model_props(model, titles if rules else {"smle": "no rules, no certificate"})
+    stacked = {STACKED: smle_check.canonical(interface.columns).decode()} if interface.stacked else {}
+    helper.set_model_props(model, (titles if rules else {"smle": "no rules, no certificate"}) | stacked)
     onnx.checker.check_model(model, full_check=False)
     return model
 

@@ -9,7 +9,7 @@ from smle.extras import require
 from smle.graphs.graph import certified_program, constant_tensor, onnx_nodes
 from smle.heads.table import head_of
 from smle_check.onnx.graph import FLOAT, OPSET
-from smle_check.onnx.program import EMBEDDING, FEATURES, Input, Interface, Output
+from smle_check.onnx.program import EMBEDDING, FEATURES, STACKED, Input, Interface, Output
 from smle_check.reading import BACKBONE
 
 __all__ = ["head_function"]
@@ -23,9 +23,8 @@ def head_function(certificate: Certificate, name: str) -> Any:
     helper = require("onnx", "ONNX export").helper
     stated = certificate.document["specification"]
     d, m = len(stated["inputs"]), len(stated["outputs"])
-    interface = Interface(
-        tuple(Input(f"x{k}") for k in range(d)), tuple(Output("number", f"y{i}") for i in range(m)), monitored=False
-    )
+    inputs, outputs = [Input(f"x{k}") for k in range(d)], [Output("number", f"y{i}") for i in range(m)]
+    interface = Interface(tuple(inputs), tuple(outputs), monitored=False, stacked=True)
     tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith(BACKBONE)}
     proposals, count = head_of(certificate).nodes(certificate)
     program = certified_program(interface, certificate, tensors, proposals=count)
@@ -36,13 +35,11 @@ def head_function(certificate: Certificate, name: str) -> Any:
     nodes = [helper.make_node("Constant", [], [value.name], value=value) for value in constants]
     nodes += _read(helper, stated["one_hot"], d)
     nodes += onnx_nodes(program.nodes[start:], parts)
-    columns = [f"y{i}" for i in range(m)]
     nodes += [
-        helper.make_node("Concat", columns, ["served/rows"], axis=1),
         helper.make_node("Shape", ["features"], ["served/leading"], start=0, end=-1),
         helper.make_node("Constant", [], ["served/width"], value_ints=[m]),
         helper.make_node("Concat", ["served/leading", "served/width"], ["served/shape"], axis=0),
-        helper.make_node("Reshape", ["served/rows", "served/shape"], ["served"], allowzero=1),
+        helper.make_node("Reshape", [STACKED, "served/shape"], ["served"], allowzero=1),
     ]
     opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_function("smle", name, ["features", "answers"], ["served"], nodes, opsets)

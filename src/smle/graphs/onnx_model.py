@@ -25,6 +25,7 @@ from smle.tables import (
     require_bad_rows,
 )
 from smle.tables.values import Fault, rounded_numbers
+from smle_check.onnx.program import LABELS, STACKED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,9 +219,17 @@ class OnnxModel:
 
     def _answers(self, feed: dict[str, npt.NDArray[Any]], info: bool) -> dict[str, npt.NDArray[Any]]:
         """Run the graph; return its outputs by name."""
-        names = [item.name for item in self.specification_.outputs] + (["active_rules"] if info else [])
+        items, more = self.specification_.outputs, ["active_rules"] if info else []
+        labels = [item.name for item in items if isinstance(item, Label)]
+        stacked = self.result_.interface.stacked
+        tensors = [STACKED, *([LABELS] if labels else [])] if stacked else [item.name for item in items]
         with runtime_errors():
-            return dict(zip(names, self._session.run(names, feed), strict=True))
+            answers = dict(zip(tensors + more, self._session.run(tensors + more, feed), strict=True))
+        if stacked:
+            table, flags = answers[STACKED], answers.get(LABELS)
+            answers |= {item.name: table[:, i : i + 1] for i, item in enumerate(items)}
+            answers |= {name: flags[:, i : i + 1] for i, name in enumerate(labels) if flags is not None}
+        return answers
 
     def _columns(self, answers: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return outputs (rows,) by name, in the types that a model folder predicts."""

@@ -37,6 +37,7 @@ def write_network(
     certificate: Certificate | None = None,
     backbone: Any | FilePath | None = None,
     monitor: bool = True,
+    stacked: bool = False,
 ) -> Certificate | None:
     """Write a network with any torch backbone as ONNX, with its certificate; return the certificate.
 
@@ -52,6 +53,7 @@ def write_network(
         certificate: The certificate of a BoxNetwork, if it already has one.
         backbone: The backbone as an ONNX model or its path, instead of an export by torch.onnx.
         monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`. False: a smaller and faster graph.
+        stacked: Write all answers to one tensor `outputs`, see `write_onnx`.
 
     Raises:
         NotCertifiedError: If a rule cannot be proved.
@@ -67,7 +69,7 @@ def write_network(
         part = torch_backbone(network.backbone, example, features=False, dynamic_shapes=dynamic_shapes)
     else:
         part = torch_backbone(network.reading_features(), _rows(spec), features=True, dynamic_shapes=dynamic_shapes)
-    write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor)
+    write_certified(spec, certificate, weights_of(network), part, Path(path), monitor=monitor, stacked=stacked)
     return certificate
 
 

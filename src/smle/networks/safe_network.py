@@ -307,7 +307,13 @@ class SafeNetwork(nn.Module):
         return save_network(self, folder, overwrite=overwrite)
 
     def to_onnx(
-        self, path: str | PathLike[str], *, example: Any = None, dynamic_shapes: Any = None, monitor: bool = True
+        self,
+        path: str | PathLike[str],
+        *,
+        example: Any = None,
+        dynamic_shapes: Any = None,
+        monitor: bool = True,
+        stacked: bool = False,
     ) -> None:
         """Write network and head as one ONNX file, with `<path>.certificate.json` beside it.
 
@@ -318,13 +324,15 @@ class SafeNetwork(nn.Module):
             dynamic_shapes: The free axes, {axis: name} for each argument in the form of `example`. By default all that
                 the backbone does not fix; then rows are answered one by one, and a backbone that mixes them is refused.
             monitor: Add the outputs `in_domain`, `outside_input` and `active_rules`.
+            stacked: Write all answers to one tensor `outputs` (rows, outputs), as the network does, instead of one
+                tensor per name.
 
         Raises:
             ModelFormatError: If torch.onnx cannot export the backbone, or the export answers differently at other sizes
                 than those of the example.
         """
         with evaluating(self):
-            write_network(self, path, example=example, dynamic_shapes=dynamic_shapes, monitor=monitor)
+            write_network(self, path, example=example, dynamic_shapes=dynamic_shapes, monitor=monitor, stacked=stacked)
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
         self.is_fresh = False

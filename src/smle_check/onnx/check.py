@@ -11,7 +11,7 @@ from smle_check.names import term, visible
 from smle_check.onnx.graph import Found, Graph
 from smle_check.onnx.head import program_of
 from smle_check.onnx.match import match, read_inputs, read_outputs, read_proposals
-from smle_check.onnx.program import Interface, output_types
+from smle_check.onnx.program import STACKED, Interface, output_types
 from smle_check.reading import BACKBONE, Rejected, canonical, read_file, read_sealed, read_weights, require, sha256
 from smle_check.specification import Specification
 from smle_check.statement import VERSION
@@ -64,12 +64,15 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
     inputs = read_inputs(graph, columns, [sorted(group) for group in specification["one_hot"]])
     outputs = read_outputs(graph, targets)
     whole = "steps" in graph.outputs and stated["head"] == "grid"
-    interface = Interface(inputs, outputs, "in_domain" in graph.outputs, whole)
+    stacked = STACKED in graph.outputs and all(item.name != STACKED for item in outputs)
+    interface = Interface(inputs, outputs, "in_domain" in graph.outputs, whole, stacked)
     gated, count = gated_regions(document["gate"], spec), read_proposals(graph)
     program = program_of(interface, spec, gated, stated, tensors, proposals=count, room=len(onnx))
     rest = match(graph, program, output_types(interface, len(spec.rules)))
     titles = [rule["name"] for rule in specification["rules"]]
     require(graph.metadata.get("active_rules") == canonical(titles), "onnx: metadata 'active_rules' differs")
+    same = not stacked or graph.metadata.get(STACKED) == canonical(interface.columns)
+    require(same, f"onnx: metadata '{STACKED}' differs")
     words = (
         asserted(graph, interface, stated["head"], rest),
         interface,

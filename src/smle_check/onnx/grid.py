@@ -168,7 +168,8 @@ class GridPrinter(Printer):
         """Count the conditions that whole numbers (m, n) miss: (n,) in float32, 0 where all are met."""
         p, spec, listed = self.program, self.spec, self.listed
         if self.plain:
-            return self.beyond(k, right, name)
+            missed = p.cast(p.add("Not", [self.held(k, right, name)], f"{name}/missed"))
+            return p.add("ReduceSum", [missed, p.integers("constants/first", [0], (1,))], f"{name}/broken", keepdims=0)
         low, high = self.column("grid.lower", self.m), self.column("grid.upper", self.m)
         above = p.add("GreaterOrEqual", [k, low], f"{name}/above")
         inside = p.add("And", [above, p.add("LessOrEqual", [k, high], f"{name}/below")], f"{name}/inside")
@@ -206,8 +207,8 @@ class GridPrinter(Printer):
             parts.append(p.add("ReduceSum", [short, first], f"{name}/missed", keepdims=0))
         return parts[0] if len(parts) == 1 else p.add("Add", parts, f"{name}/broken")
 
-    def beyond(self, k: str, right: str, name: str) -> str:
-        """The same where all literals must hold: k <= high, -k <= -low and C k <= right, in one comparison."""
+    def held(self, k: str, right: str, name: str) -> str:
+        """Compare where all literals must hold: k <= high, -k <= -low and C k <= right, all at once (all, n)."""
         p, low, high = self.program, *(floats_of(self.tensors[f"grid.{side}"]) for side in ("lower", "upper"))
         limits, parts = [*high, *(0.0 - value for value in low)], [k, p.add("Neg", [k], f"{name}/negative")]
         if self.listed.clauses:
@@ -219,9 +220,7 @@ class GridPrinter(Printer):
             parts.append(p.add("Sub", [sums, right], f"{name}/excess") if self.moving else sums)
             limits += [0.0] * count if self.moving else floats_of(self.tensors["check.thresholds"])
         column = p.doubles("check.limits", limits, (len(limits), 1))
-        held = p.add("LessOrEqual", [p.add("Concat", parts, f"{name}/all", axis=0), column], f"{name}/held")
-        missed = p.cast(p.add("Not", [held], f"{name}/missed"))
-        return p.add("ReduceSum", [missed, p.integers("constants/first", [0], (1,))], f"{name}/broken", keepdims=0)
+        return p.add("LessOrEqual", [p.add("Concat", parts, f"{name}/all", axis=0), column], f"{name}/held")
 
     @property
     def plain(self) -> bool:
@@ -248,10 +247,10 @@ class GridPrinter(Printer):
         proposal = p.add("Floor", [proposed], "repair/proposals")
         both = p.add("Concat", [k, proposal], "repair/both", axis=1)
         sides = p.add("Concat", [right, right], "repair/sides", axis=1) if self.moving else right
-        missed = self.broken(both, sides, False, "repair/check")
-        good = p.add("Equal", [missed, p.floats("constants/none", [0], ())], "repair/good")
-        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)
-        first, second = p.several("Split", [good, halves], ["repair/first", "repair/second"], axis=0)
+        held = p.cast(self.held(both, sides, "repair/check"))  # zeros and ones: NaN fails every comparison
+        least = p.add("ReduceMin", [held, p.integers("constants/first", [0], (1,))], "repair/least", keepdims=0)
+        good = p.add("Cast", [least], "repair/good", to=BOOL)
+        first, second = p.several("Split", [good], ["repair/first", "repair/second"], axis=0, num_outputs=2)
         found = p.add("Where", [first, k, p.add("Where", [second, proposal, safe], "repair/found")], "repair/all")
         return p.add("Cast", [p.add("Transpose", [found], "repair/turned")], name, to=INT64)
 

@@ -17,7 +17,7 @@ def program_of(
     interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
     *, proposals: int = 1, room: int | None = None,
 ) -> Program:  # fmt: skip
-    """Return the program of a checked head: named inputs -> FEATURES; EMBEDDING -> named outputs.
+    """Return the program of a checked head: named inputs -> FEATURES; EMBEDDING -> outputs.
 
     `stated` is the certificate's statement of the program. `proposals`: how many per row, where candidates are checked.
     `room`: see Program.
@@ -38,5 +38,5 @@ def program_of(
             own = gate_of(spec, monitor.regions), guard_tensors(spec, monitor.regions)
             bits = active(program, printer.widened(), *own, "monitor")
         active_rules(program, bits, monitor)
-    outputs(program, y, interface.outputs)
+    outputs(program, y, interface)
     return program

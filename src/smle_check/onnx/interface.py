@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from smle_check.onnx.graph import BOOL, Constant
-from smle_check.onnx.program import FEATURES, Input, Output, Program
+from smle_check.onnx.program import FEATURES, LABELS, STACKED, Input, Interface, Program
+from smle_check.reading import require
 from smle_check.specification import Specification
 
 FEW = 4096  # largest matrix of regions and rules; beyond it, each rule picks its region
@@ -57,7 +58,11 @@ def encode(program: Program, inputs: tuple[Input, ...]) -> list[str]:
         if item.flagged:
             empty = program.texts("constants/empty", ("",), (1, 1))
             flags.append(program.cast(program.add("Equal", [item.name, empty], base + "missing")))
-    program.add("Concat", [*parts, *flags], FEATURES, axis=1)
+    columns = [*parts, *flags]
+    if len(columns) == 1:
+        program.add("Identity", columns, FEATURES)
+    else:
+        program.add("Concat", columns, FEATURES, axis=1)
     return known
 
 
@@ -126,10 +131,13 @@ def active_rules(program: Program, active: str | None, monitor: Monitor) -> None
     program.add("Cast", [total], "active_rules", to=BOOL)
 
 
-def outputs(program: Program, y: str, items: tuple[Output, ...]) -> None:
-    """Split the outputs into named ones; labels and choices are read off the logits and scores."""
-    columns = [name for item in items for name in item.columns]
-    if len(columns) == 1:
+def outputs(program: Program, y: str, interface: Interface) -> None:
+    """Write the outputs, named or as one tensor; labels and choices are read off the logits and scores."""
+    items, columns, stacked = interface.outputs, interface.columns, interface.stacked
+    if stacked:
+        require(all(item.kind != "choice" for item in items), "onnx: choices are not part of one tensor of answers")
+        y = program.rename(y, STACKED)
+    elif len(columns) == 1:
         y = program.rename(y, columns[0])
     else:
         _split(program, y, "outputs.sizes", columns)
@@ -140,9 +148,9 @@ def outputs(program: Program, y: str, items: tuple[Output, ...]) -> None:
         if len(labels) < len(columns):
             places = program.integers("labels.columns", [start for _, start in labels], (len(labels),))
             logits = program.add("Gather", [y, places], "labels/logits", axis=1)
-        alone = labels[0][0] if len(labels) == 1 else "labels/on"
+        alone = LABELS if stacked else labels[0][0] if len(labels) == 1 else "labels/on"
         program.add("GreaterOrEqual", [logits, program.floats("constants/zero", [0], ())], alone)
-        if len(labels) > 1:
+        if len(labels) > 1 and not stacked:
             _split(program, "labels/on", "labels.sizes", [name for name, _ in labels])
     for i, (item, start) in enumerate(zip(items, starts, strict=True)):
         if item.kind == "choice":

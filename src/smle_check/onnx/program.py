@@ -9,6 +9,7 @@ from smle_check.reading import Tensor, require
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
 PROPOSAL = "proposals/first"  # (m, rows that fail), or all rows where answers as they are hardly ever pass
 FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
+STACKED, LABELS = "outputs", "labels"  # (batch, m) and (batch, labels), of files without named outputs
 
 
 ROOM = 1 << 26  # bytes of constants allowed for a file of any size
@@ -53,12 +54,21 @@ class Output(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Named inputs and outputs, and whether `in_domain`, `outside_input` and `active_rules` are reported."""
+    """Named inputs and outputs, and whether `in_domain`, `outside_input` and `active_rules` are reported.
+
+    `stacked`: answers are one tensor, with the columns in the order of the outputs.
+    """
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     monitored: bool = True
     steps: bool = False  # also report whole numbers of steps, of a grid head
+    stacked: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the numbers that the head computes, in order."""
+        return [name for item in self.outputs for name in item.columns]
 
 
 class Value(NamedTuple):
@@ -159,7 +169,11 @@ class Program:
 def output_types(interface: Interface, rules: int) -> dict[str, tuple[int, tuple[int | None, ...]]]:
     """Return names, types and shapes of the graph's outputs, in order."""
     result: dict[str, tuple[int, tuple[int | None, ...]]] = {}
-    for item in interface.outputs:
+    if interface.stacked:
+        labels = sum(item.kind == "label" for item in interface.outputs)
+        result[STACKED] = FLOAT, (None, len(interface.columns))
+        result.update({LABELS: (BOOL, (None, labels))} if labels else {})
+    for item in () if interface.stacked else interface.outputs:
         if item.kind != "number":
             result[item.name] = BOOL if item.kind == "label" else STRING, (None, 1)
         result.update(dict.fromkeys(item.columns, (FLOAT, (None, 1))))
