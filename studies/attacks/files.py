@@ -19,9 +19,9 @@ from smle.heads.grid.onnx import grid_proposals
 from smle.heads.rules.onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.folders import weights_of
-from smle.rules import Specification
+from smle.rules import Choice, Specification
 from smle.storage import ModelRecord
-from smle_check.onnx.program import EMBEDDING
+from smle_check.onnx.program import EMBEDDING, STACKED
 from studies.attacks.points import Attacker, Batch, Serve, chunks, in_batches, plural
 from studies.attacks.subjects import Subject
 from tests.support.exported import accepted, feed, resealed
@@ -32,13 +32,13 @@ BATCHES = (1, 2, 3, 33)
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
 
-def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = False) -> bytes:
+def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = False, stacked: bool = False) -> bytes:
     """Return a certified head as an ONNX file that takes what the model computes as an input."""
     onnx = require("onnx", "ONNX export")
     tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
     width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"])
+    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"], stacked=stacked)
     proposals = grid_proposals if "grid.numerator" in tensors else proposals_of
     nodes, count = proposals(certificate) if "check.scale" in tensors else ([], 1)
     program = certified_program(interface, certificate, tensors, proposals=count)
@@ -49,7 +49,7 @@ def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = 
 
 def columns_of(spec: Specification) -> list[str]:
     """Return the names of the outputs of an exported model that are numbers, in the order of the rules' outputs."""
-    return [name for output in interface_of(spec).outputs for name in output.columns]
+    return interface_of(spec).columns
 
 
 def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Array:
@@ -60,26 +60,28 @@ def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Arr
     return np.asarray(together if good else np.full((rows, columns), np.nan), dtype=np.float32)
 
 
-def _session(spec: Specification, data: bytes, level: str, threads: int) -> Serve:
+def _session(spec: Specification, data: bytes, level: str, threads: int, stacked: bool) -> Serve:
     """Return an exported head in onnxruntime, at a level of optimization. Features are float32 there."""
     onnxruntime = require("onnxruntime", "The attack on exported heads")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return lambda X, Z: np.concatenate(session.run(columns_of(spec), {**feed(spec, X), EMBEDDING: Z}), axis=1)
+    names = [STACKED] if stacked else columns_of(spec)
+    return lambda X, Z: np.concatenate(session.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
 
 
 def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Serve at all levels of optimization, with and without monitoring outputs, several batch sizes, two threads."""
+    """Serve at all levels of optimization, several batch sizes, two threads; answers with reports have names."""
     if not attacker.subject.is_exported:
         return
     settings = [(level, 1, monitor, 1 << 15, 0.11) for level in LEVELS for monitor in (False, True)]
     settings += [(LEVELS[-1], 1, False, 1, 0.003), (LEVELS[-1], 1, False, 33, 0.02)]
     settings += [(LEVELS[-1], 2, False, 5000, 0.1)]
     for level, threads, monitor, batch, share in settings:
-        data = head_file(attacker.spec, attacker.subject.certificate, monitor=monitor)
-        serve = _session(attacker.spec, data, level, threads)
+        stacked = not monitor and not any(isinstance(item, Choice) for item in attacker.spec.outputs)
+        data = head_file(attacker.spec, attacker.subject.certificate, monitor=monitor, stacked=stacked)
+        serve = _session(attacker.spec, data, level, threads, stacked)
         for size, _ in chunks(max(8, int(share * count)), attacker.chunk):
             X, Z = attacker.mixture(size, np.float32)
             yield Batch(
