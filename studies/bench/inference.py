@@ -33,6 +33,7 @@ from smle.rules import Specification
 from smle.storage import ModelRecord
 from studies.bench.sequence_costs import Call, quietly, ratios_of, sequence_costs
 from studies.harness import Table, bench
+from tests.support.exported import session
 
 Array = npt.NDArray[np.float32]
 Pair = Callable[[Array], Mapping[str, Call]]
@@ -170,11 +171,11 @@ def _in_files(spec: Specification, level: float) -> Pair:
     with tempfile.TemporaryDirectory() as folder:
         write_onnx(record, Path(folder) / "joined.onnx", monitor=False)
         files = {"model": network, "onnxruntime": (Path(folder) / "joined.onnx").read_bytes()}
-    sessions = {name: _session(data) for name, data in files.items()}
+    sessions = {name: session(data) for name, data in files.items()}
 
     def pair(x: Array) -> Mapping[str, Call]:
         feed = dict(zip("abc", np.ascontiguousarray(x.T)[:, :, None], strict=True))
-        return {name: partial(session.run, None, feed) for name, session in sessions.items()}
+        return {name: partial(running.run, None, feed) for name, running in sessions.items()}
 
     return pair
 
@@ -195,14 +196,6 @@ def _file(weights: list[tuple[Array, Array]]) -> bytes:
     graph = helper.make_graph(nodes, "g", ends, answers, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return bytes(model.SerializeToString())
-
-
-def _session(data: bytes | str) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 # --- measuring
@@ -339,11 +332,11 @@ def _box_files(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Ten
         part = torch_backbone(plain, (torch.zeros(3, len(without.columns)),), features=True)
         write_certified(without, None, {}, part, paths[0], monitor=False)
         write_network(safe, paths[1], monitor=False)
-        sessions = [_session(str(path)) for path in paths]
+        sessions = [session(path) for path in paths]
 
-    def answer(session: Any) -> Callable[[Tensor], Any]:
-        names = [item.name for item in session.get_inputs()]
-        wanted = [item.name for item in session.get_outputs()][:4]
-        return lambda x: session.run(wanted, dict(zip(names, x.numpy().T.reshape(len(names), -1, 1), strict=True)))
+    def answer(running: Any) -> Callable[[Tensor], Any]:
+        names = [item.name for item in running.get_inputs()]
+        wanted = [item.name for item in running.get_outputs()][:4]
+        return lambda x: running.run(wanted, dict(zip(names, x.numpy().T.reshape(len(names), -1, 1), strict=True)))
 
     return answer(sessions[0]), answer(sessions[1])

@@ -25,6 +25,7 @@ from studies.bench.peer_layers import NotStatableError
 from studies.bench.peer_methods import METHODS, Trained, train_method
 from studies.bench.peer_tasks import Case, load_case
 from studies.harness import interleaved, keep_memory
+from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
 FloatArray = npt.NDArray[np.floating]
@@ -210,14 +211,12 @@ def _write_traced(module: nn.Module, path: Path, example: Tensor) -> None:
 
 def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
     """Return the answers (rows, m) of a file; safe networks have an input per column and named outputs."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [item.name for item in session.get_inputs()]
+    running = session(path)
+    names = [item.name for item in running.get_inputs()]
     if names != list(spec.columns):
-        found: npt.NDArray[Any] = session.run(None, {names[0]: X})[0]
+        found: npt.NDArray[Any] = running.run(None, {names[0]: X})[0]
         return found
-    parts = session.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
+    parts = running.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
     return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)
 
 

@@ -34,7 +34,7 @@ from smle_check.onnx.graph import Graph
 from studies.attacks.files import columns_of
 from studies.attacks.rule_texts import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
-from tests.support.exported import feed, resealed
+from tests.support.exported import feed, resealed, session
 from tests.support.sampling import Judge, hard_points
 from tests.support.vnnlib import write_vnnlib
 from tests.support.written_again import BoxAgain
@@ -436,20 +436,16 @@ def _bound(sealed: bytes, onnx: bytes) -> bytes:
 
 def _served(data: bytes, name: str) -> None:
     """Run an accepted file in onnxruntime at hard points; it refuses, or the rules hold, judged exactly."""
-    import onnxruntime
-
     spec = Specification.from_yaml(_records()[name].rules or "")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        running = session(data)
     except Exception:  # noqa: BLE001 - a backbone that it does not run
         return
     for X in hard_points(spec, np.random.default_rng(0), 30, dtype=np.float32):
         if not len(X):
             continue
         try:
-            parts: list[Any] = session.run(columns_of(spec), feed(spec, X))
+            parts: list[Any] = running.run(columns_of(spec), feed(spec, X))
         except Exception:  # noqa: BLE001
             return
         _require(all(len(part) == len(X) for part in parts), "an accepted file answers for other rows")

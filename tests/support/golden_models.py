@@ -41,6 +41,8 @@ from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
 from smle_check.program import box
 
+from .exported import session
+
 FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
 Arrays = dict[str, np.ndarray]
@@ -200,9 +202,7 @@ def exported(golden: Golden, network: BoxNetwork, path: Path, *, with_backbone: 
     graph = helper.make_graph(nodes, "backbone", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     write_network(network, path, backbone=model)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return session(path.read_bytes())
 
 
 def asked(running: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, Any]:
