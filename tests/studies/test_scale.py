@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from smle.heads.box.network.assurance import verify
 from studies.bench import available, run_bench
-from studies.bench.scale import fit_exponent
 from studies.bench.scale_subjects import AXES, Axis
-
-
-def test_an_exponent_comes_back() -> None:
-    sizes = [10, 20, 40, 80]
-    exact = fit_exponent(sizes, [3.0 * s**1.5 for s in sizes])
-    assert exact.exponent == pytest.approx(1.5)
-    assert exact.error == pytest.approx(0, abs=1e-9)
-    rng = np.random.default_rng(0)
-    noisy = fit_exponent(sizes, [s**2 * np.exp(0.1 * rng.normal()) for s in sizes])
-    assert abs(noisy.exponent - 2) < 4 * noisy.error
-    assert noisy.error > 0.01
-    with pytest.raises(ValueError, match="at least three"):
-        fit_exponent([1, 2], [1.0, 2.0])
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)
