@@ -16,13 +16,16 @@ import platform
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 _PACKAGES = (
     "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
@@ -198,6 +201,14 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def mean_interval(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single number."""
+    mean = float(np.mean(numbers))
+    if len(numbers) < 2:
+        return mean, float("nan")
+    return mean, float(stats.t.ppf(0.975, len(numbers) - 1) * stats.sem(numbers))
 
 
 # --- pages

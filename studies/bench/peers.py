@@ -7,19 +7,18 @@ user's cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from studies.bench.peer_env import PEERS, Installed, prepare
 from studies.bench.peer_measure import BATCHES, PeerJob, solve
 from studies.bench.peer_methods import GUARANTEES, METHODS
 from studies.bench.peer_tasks import task_names
 from studies.experiments.runner import Results, solve_all
-from studies.harness import BenchResult, Table
+from studies.harness import BenchResult, Table, mean_interval
 
 Rows = list[dict[str, Any]]
 
@@ -69,15 +68,6 @@ def _done(rows: Iterable[dict[str, Any]], method: str) -> Rows:
     return [row for row in rows if row["method"] == method and row["status"] == "done"]
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single value."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, float("nan")
-    quantile = float(stats.t.ppf(0.975, len(values) - 1))
-    return mean, quantile * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
-
-
 def _by_seed(rows: Rows, field: str) -> dict[int, float]:
     """Return the mean over tasks, per seed."""
     seeds = sorted({row["seed"] for row in rows})
@@ -104,7 +94,7 @@ def _better(rows: Rows, every: Rows) -> str:
         return ""
     found = []
     gains = [{"seed": a["seed"], "gain": a["score"] - b["score"]} for a, b in pairs]
-    mean, half = _spread(list(_by_seed(gains, "gain").values()))
+    mean, half = mean_interval(list(_by_seed(gains, "gain").values()))
     if mean > (half if np.isfinite(half) else 0.0):
         found.append(f"accuracy (+{mean:.3f})")
     mine = [b for _, b in pairs]
@@ -151,7 +141,7 @@ def _line(method: str, every: Rows, tasks: int) -> tuple[object, ...]:
     if not rows:
         reason = next(row["status"] for row in every if row["method"] == method)
         return (method, reason, f"0 of {tasks}", *[""] * 4, GUARANTEES[method], *[""] * 6)
-    mean, half = _spread(list(_by_seed(rows, "score").values()))
+    mean, half = mean_interval(list(_by_seed(rows, "score").values()))
     accuracy = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
     shares = [f"{float(np.mean([row[f'violations_{where}'] for row in rows])):.2%}" for where in ("test", "border")]
     ratios = [_ratio(rows, batch) for batch in BATCHES]
@@ -183,7 +173,7 @@ def _by_task(rows: Rows) -> Table:
                 status = next(row["status"] for row in part if row["method"] == method)
                 lines.append((task, method, status, "", "", ""))
                 continue
-            mean, half = _spread([row["score"] for row in found])
+            mean, half = mean_interval([row["score"] for row in found])
             score = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
             shares = [f"{float(np.mean([row[f'violations_{w}'] for row in found])):.2%}" for w in ("test", "border")]
             lines.append((task, method, score, *shares, max(row["worst"] for row in found)))
