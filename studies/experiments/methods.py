@@ -111,13 +111,11 @@ def load_task(job: Job) -> Task:
     """
     if job.benchmark == "synthetic":
         return synthetic.load(job.task)
+    made = job.task.startswith("Standin")
     if job.benchmark == "forecasting":
-        if job.quick:
-            return forecasting.load(job.task, data.standin_series(), standin=True)
-        return forecasting.load(job.task, data.series(job.data_dir))
-    if job.quick:
-        return classification.load(job.task, data.standin_table(), standin=True)
-    return classification.load(job.task, data.label_table(job.task.rsplit("-", 1)[0], job.data_dir))
+        return forecasting.load(job.task, data.standin_series() if made else data.series(job.data_dir))
+    name = job.task.rsplit("-", 1)[0]
+    return classification.load(job.task, data.standin_table() if made else data.label_table(name, job.data_dir))
 
 
 # --- solving
