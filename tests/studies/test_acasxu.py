@@ -14,7 +14,7 @@ from torch import nn
 from smle import correct
 from smle.errors import DataError
 from smle.networks.safe_network import SafeNetwork
-from studies.bench import available, run_bench
+from studies.bench import run_bench
 from tests.support.acasxu_data import ADVICE, Task, advice, points_of, read_tasks, stand_in
 from tests.support.sampling import Judge
 from tests.support.vnnlib import write_vnnlib
@@ -135,15 +135,3 @@ def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "acasxu" / "prop_5.vnnlib").unlink()
     with pytest.raises(DataError, match=r"prop_5\.vnnlib"):
         run_bench("acasxu")
-
-
-def test_quick_run_needs_no_data_and_meets_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SMLE_DATA", raising=False)
-    assert "acasxu" in available()
-    result = run_bench("acasxu", quick=True, output=tmp_path)
-    assert result.passed
-    assert all(result.passed.values()), result.passed
-    attacks = next(table for table in result.tables if table.title.startswith("Attacks on"))
-    assert all(row[3] > 0 for row in attacks.rows)  # every property is broken by the original
-    assert {row[5] for row in attacks.rows} == {"none"}
-    assert (tmp_path / "acasxu.md").exists()

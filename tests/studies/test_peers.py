@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from smle.rules import Literals, Specification
-from studies.bench import available, peer_env, peers, run_bench
+from studies.bench import peer_env, peers, run_bench
 from studies.bench.peer_env import PEERS
 from studies.bench.peer_layers import Guarded, HardNet, NotStatableError, guarded
 from studies.bench.peer_measure import PeerJob, border_of, solve
@@ -112,7 +112,6 @@ def test_a_missing_package_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.audit
 def test_quick_run_writes_all_files_and_certified_networks_never_violate(tmp_path: Path) -> None:
-    assert "peers" in available()
     result = run_bench("peers", quick=True, output=tmp_path)
     assert result.passed
     assert all(result.passed.values())

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from smle.heads.box.network.assurance import verify
-from studies.bench import available, run_bench
 from studies.bench.scale_subjects import AXES, Axis
 
 
@@ -32,19 +28,3 @@ def test_subjects_grow_along_their_axis_and_hold(axis: Axis) -> None:
 def test_cells_are_as_many_as_asked_for() -> None:
     (cells,) = [axis for axis in AXES if axis.name == "cells"]
     assert len(cells.subject(8).network().cells) == 8
-
-
-def test_helpers_of_the_bench_are_no_benches() -> None:
-    assert "scale" in available()
-    assert not {name for name in available() if name.startswith("scale_")}
-
-
-@pytest.mark.audit
-def test_a_quick_run_proves_and_measures_everything(tmp_path: Path) -> None:
-    found = run_bench("scale", quick=True, output=tmp_path)
-    assert all(found.passed.values()), found.passed
-    tables = {table.title: table for table in found.tables}
-    assert [row[0] for row in tables["Cost curves: fitted exponents"].rows] == [axis.name for axis in AXES]
-    stages = found.tables[0]
-    assert [row[0] for row in stages.rows][-2:] == ["certificate", "exact check"]
-    assert json.loads((tmp_path / "scale.json").read_text(encoding="utf-8"))["quick"] is True
