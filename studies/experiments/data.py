@@ -309,7 +309,6 @@ def _download(source: Source, path: Path, urls: tuple[str, ...]) -> None:
 # --- small generated data that stand in for the real ones, so that everything can be tried without any download
 
 STANDIN_SERIES = ("S1", "S2")
-STANDIN_TABLES = ("Standin",)
 
 _LENGTH, _ROWS, _FEATURES, _LABELS = 400, 240, 10, 6
 

@@ -222,7 +222,7 @@ def test_backbone_and_bounds_are_handed_on_in_the_published_order(monkeypatch):
     assert methods._handed_on(job, settings, methods._safe_state) is handed
     plain = methods._handed_on(job, settings, methods._plain_state)
     assert plain.keys() == {name.removeprefix("backbone.") for name in handed if name.startswith("backbone.")}
-    jobs = methods.jobs(["synthetic"], preset="published", seeds=[0])
+    jobs = methods.jobs("synthetic", preset="published", seeds=[0])
     tasks = [one.task for one in jobs if one.task.startswith("n4-easy")]
     assert tasks == [f"n4-easy-P{number}" for number in (1, 3, 5, 2, 4, 6)]
 
