@@ -203,6 +203,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def asked(network: Callable[[Any], object], x: Any) -> Callable[[], None]:
+    """Return a call of a network of torch on rows, in inference mode."""
+    import torch
+
+    def call() -> None:
+        with torch.inference_mode():
+            network(x)
+
+    return call
+
+
 def mean_interval(numbers: Sequence[float]) -> tuple[float, float]:
     """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single number."""
     mean = float(np.mean(numbers))

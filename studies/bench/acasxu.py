@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ import torch
 
 from smle import attack, correct
 from smle.networks.safe_network import SafeNetwork
-from studies.harness import Table, bench, interleaved
+from studies.harness import Table, asked, bench, interleaved
 from tests.support.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
 from tests.support.sampling import Judge
 
@@ -145,9 +144,8 @@ def _costs(task: Task, network: SafeNetwork, *, quick: bool) -> Rows:
     rows: Rows = []
     for batch in (1, 1024):
         x = torch.from_numpy(task.test[:batch])
-        with torch.no_grad():
-            contenders = {"original": partial(task.model, x), "corrected": partial(network, x)}
-            times = interleaved(contenders, rounds=5 if quick else 50, budget=2.0)
+        contenders = {"original": asked(task.model, x), "corrected": asked(network, x)}
+        times = interleaved(contenders, rounds=5 if quick else 50, budget=2.0)
         original, ours = (min(times[name].seconds) * 1e6 for name in contenders)
         rows.append((task.name, batch, original, ours, ours / original))
     return rows

@@ -24,7 +24,7 @@ from studies.bench.peer_env import quietly
 from studies.bench.peer_layers import NotStatableError
 from studies.bench.peer_methods import METHODS, Trained, train_method
 from studies.bench.peer_tasks import Case, load_case
-from studies.harness import interleaved, keep_memory
+from studies.harness import asked, interleaved, keep_memory
 from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
@@ -123,15 +123,15 @@ def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds
     keep_memory()
     spec = case.task.specification
     X = case.task.X_test.astype(np.float32)
-    asked = np.zeros(len(X), dtype=bool)
+    ruled = np.zeros(len(X), dtype=bool)
     for _, active in Judge(spec).active(X):
-        asked |= active
-    first = X[int(asked.argmax())]
+        ruled |= active
+    first = X[int(ruled.argmax())]
     costs: dict[str, dict[str, float]] = {name: {} for name in answers}
     for batch in BATCHES:
         rows = first[None] if batch == 1 else np.resize(X, (batch, X.shape[1]))
         x = torch.tensor(rows)
-        calls = {name: _call(answer, x) for name, answer in answers.items()}
+        calls = {name: asked(answer, x) for name, answer in answers.items()}
         slow = [name for name in calls if name.startswith(("postprocess", "projection"))]
         quick = {name: call for name, call in calls.items() if name not in slow}
         base = next(iter(quick))
@@ -144,14 +144,6 @@ def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds
             costs[name][f"microseconds_{batch}"] = seconds * 1e6
             costs[name][f"ratio_{batch}"] = seconds / times[base]
     return costs
-
-
-def _call(answer: Callable[[Tensor], Any], x: Tensor) -> Callable[[], None]:
-    def call() -> None:
-        with torch.inference_mode():
-            answer(x)
-
-    return call
 
 
 # --- ONNX
