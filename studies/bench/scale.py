@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.assurance import certify, verify
 from smle.heads.box.network.box_network import BoxNetwork
-from studies.bench.scale_million import measure
+from studies.bench.scale_million import million
 from studies.bench.scale_subjects import AXES, Axis, Subject
 from studies.harness import Table, bench, interleaved
 
@@ -28,9 +28,9 @@ _FITTED = 4
 @bench("Scale")
 def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and one round."""
-    million = _million(quick, passed)  # first: the peak memory of the process is then its own
+    whole = million(quick, passed)  # first: the peak memory of the process is then its own
     curves = [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
-    return (*million, _exponents(curves), *(curve.table() for curve in curves))
+    return (*whole, _exponents(curves), *(curve.table() for curve in curves))
 
 
 # --- cost curves
@@ -112,41 +112,3 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
         f"training step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
         "it hands anything out, checks; the exact check is `Certificate.check()`.",
     )
-
-
-# --- a million exclusions
-
-
-def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
-    found = measure("quick" if quick else "full")
-    pairs = int(found["pairs"])
-    stages = ("rules", "certificate", "training", "exact check")
-    told = {
-        "rules": "from an array of pairs",
-        "training": f"{int(found['steps'])} steps of {int(found['batch'])} rows, {int(found['epochs'])} epochs",
-        "certificate": f"SafeNetwork(...); {found['certificate_bytes'] / 1e6:.1f} MB; exact check included",
-        "exact check": "Certificate.check(), integers only",
-    }
-    rows = tuple((name, found[f"{name} s"], found[f"{name} cpu"], found[f"{name} gb"], told[name]) for name in stages)
-    passed[f"{pairs:,} exclusions certified, trained and checked within 4 GB"] = found["exact check gb"] < 4
-    passed[f"{pairs:,} exclusions checked exactly in under 5 minutes of CPU time"] = found["exact check cpu"] < 300
-    passed["no new row gets labels that exclude each other"] = found["safe broken"] == 0
-    way = Table(
-        f"{pairs:,} exclusions over {int(found['labels']):,} labels, embedding {int(found['embedding'])}",
-        ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
-        rows,
-        "One process and one thread from the rules to the check.",
-    )
-    plain = found["plain step"]
-    baseline = Table(
-        "The same training without rules",
-        ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
-        tuple(
-            (kind, found[f"{kind} step"], found[f"{kind} step"] / plain, found[f"{kind} f1"], found[f"{kind} broken"])
-            for kind in ("plain", "safe")
-        ),
-        "Generated rows: each label has a prototype and a partner that it does not exclude. Equal backbone, data, "
-        "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
-        "training came, not how far it could come.",
-    )
-    return way, baseline
