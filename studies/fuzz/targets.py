@@ -85,10 +85,7 @@ def _rules(data: bytes) -> None:
     _require(again == spec, "what was read is written as something else")
 
 
-def _rules_seeds() -> dict[str, bytes]:
-    return {
-        name: RULES[name].strip().encode() for name in ("braking", "dose", "labels", "advice", "mixed", "around zero")
-    }
+_READ = ("braking", "dose", "labels", "advice", "mixed", "around zero")
 
 
 def _vnnlib(data: bytes) -> None:
@@ -190,10 +187,6 @@ def _weights(data: bytes) -> None:
         _require(same, f"safetensors reads tensor {name!r} otherwise")
 
 
-def _weights_seeds() -> dict[str, bytes]:
-    return {name: files["model.safetensors"] for name, files in _folders().items()}
-
-
 def _protobuf(data: bytes) -> None:
     import onnx
 
@@ -220,10 +213,6 @@ def _protobuf(data: bytes) -> None:
     for mine, values in ((graph.inputs, theirs.input), (graph.outputs, theirs.output)):
         listed = [(v.name, v.type.tensor_type.elem_type) for v in values]
         _require([(name, kind or 0) for name, (kind, _) in mine.items()] == listed, "protobuf reads other values")
-
-
-def _protobuf_seeds() -> dict[str, bytes]:
-    return {name: onnx for name, (onnx, _) in _exported().items()}
 
 
 # --- Checkers as wholes --------------------------------------------------------------------------------------
@@ -464,12 +453,14 @@ def _onnx_seeds() -> dict[str, bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "rules": Target(_rules, _rules_seeds),
+    "rules": Target(_rules, lambda: {name: RULES[name].strip().encode() for name in _READ}),
     "vnnlib": Target(_vnnlib, _vnnlib_seeds),
     "table": Target(_table, _table_seeds),
     "json": Target(_json, _json_seeds),
-    "weights": Target(_weights, _weights_seeds, mutated_weights),
-    "protobuf": Target(_protobuf, _protobuf_seeds, mutated_onnx),
+    "weights": Target(
+        _weights, lambda: {name: files["model.safetensors"] for name, files in _folders().items()}, mutated_weights
+    ),
+    "protobuf": Target(_protobuf, lambda: {name: onnx for name, (onnx, _) in _exported().items()}, mutated_onnx),
     "folder": Target(_folder, _folder_seeds, _folder_mutate),
     "onnx": Target(_onnx, _onnx_seeds, _onnx_mutate),
 }
