@@ -169,7 +169,7 @@ def _exported(network: Any, x: Tensor, z: Tensor) -> Any:
 
 def _compiled(network: Any, x: Tensor, z: Tensor) -> Any:
     torch._dynamo.reset()
-    function = torch.compile(network, fullgraph=True, backend="aot_eager")
+    function: Any = torch.compile(network, fullgraph=True, backend="aot_eager")
     function(x[-_ROWS:], z[-_ROWS:])
     return function(x, z.clone().requires_grad_())
 

@@ -61,11 +61,11 @@ def task_keys(benchmark: str, *, quick: bool = False) -> list[str]:
     """Return the names of a benchmark's tasks; `quick`: a few, with generated data if they are not its own."""
     if benchmark == "synthetic":
         return ["n2-easy-P1", "n2-medium-P3", "n2-hard-P5"] if quick else [item.key for item in synthetic.properties()]
-    module = forecasting if benchmark == "forecasting" else classification
     if not quick:
-        return module.task_keys()
-    names = [f"Standin-{name}" for name in data.STANDIN_SERIES] if benchmark == "forecasting" else ["Standin"]
-    return [f"{name}-{quantile}" for name in names for quantile in module.QUANTILES]
+        return forecasting.task_keys() if benchmark == "forecasting" else classification.task_keys()
+    if benchmark == "forecasting":
+        return [f"Standin-{name}-{quantile}" for name in data.STANDIN_SERIES for quantile in forecasting.QUANTILES]
+    return [f"Standin-{quantile}" for quantile in classification.QUANTILES]
 
 
 def jobs(

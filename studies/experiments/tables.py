@@ -361,7 +361,7 @@ def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[s
             (
                 f"{second} instead of {first}",
                 str(len(gains)),
-                "{:+.3f} ± {:.3f}".format(*mean_interval(gains)),
+                "{:+.3f} ± {:.3f}".format(*mean_interval(gains.tolist())),
                 f"{np.median(gains):+.4f}",
                 f"{(gains > LEVEL).sum()} / {(gains < -LEVEL).sum()}",
                 f"{gains.min():+.3f} to {gains.max():+.3f}",
