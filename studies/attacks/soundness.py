@@ -35,7 +35,7 @@ from tests.support.sampling import Judge, Judgment
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}
-_JOB = {"box": 2_000_000, "rules": 1_000_000, "grid": 30_000, "shapes": 1_000_000, "unsafe": 1_000_000}
+_JOB = {"box": 5_000_000, "rules": 1_000_000, "grid": 30_000, "shapes": 1_000_000, "unsafe": 1_000_000}
 """Points of a job at most; those of whole numbers are few, since each job draws its rules anew."""
 _QUICK = (
     "oblique", "dose, affine", "oblique, at the limit", "mixed, affine", "one region", "dose, network",
