@@ -114,18 +114,22 @@ def _grid(
     return lines
 
 
+def _quartiles_of(
+    rows: Sequence[Row], field: str, names: Sequence[str], groups: Sequence[str], paper: Published
+) -> list[tuple[str, ...]]:
+    """Return a grid of the quartiles of a field."""
+    return _grid(
+        names, groups, lambda name, group: _text(quartiles(values(rows, field, method=name, group=group))), paper
+    )
+
+
 # --- Q1
 
 
 def scores(rows: Sequence[Row], benchmark: str) -> Table:
     """Return Q1: test score by method and property, beside the paper's."""
     groups = groups_of(rows, benchmark)
-    lines = _grid(
-        METHODS,
-        groups,
-        lambda name, group: _text(quartiles(values(rows, "score", method=name, group=group))),
-        beside(SCORES, rows, benchmark),
-    )
+    lines = _quartiles_of(rows, "score", METHODS, groups, beside(SCORES, rows, benchmark))
     what = "average class accuracy" if benchmark == "classification" else "R2"
     note = f"Test {what}: median [first, third quartile] over tasks"
     seeds = len({row["seed"] for row in rows})
@@ -206,15 +210,9 @@ def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
 
 def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
     """Return scores away from the training data; None where a benchmark has no such data."""
-    groups, lines = groups_of(rows, benchmark), []
+    groups, lines = groups_of(rows, benchmark), list[tuple[str, ...]]()
     for where in ("interpolation", "extrapolation"):
-        for line in _grid(
-            METHODS,
-            groups,
-            lambda name, group: _text(quartiles(values(rows, f"score_{where}", method=name, group=group))),  # noqa: B023
-            {},
-        ):
-            lines.append((where, *line))
+        lines += [(where, *line) for line in _quartiles_of(rows, f"score_{where}", METHODS, groups, {})]
     if not lines:
         return None
     note = (
@@ -230,12 +228,7 @@ def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
 def violations(rows: Sequence[Row], benchmark: str) -> Table:
     """Return Q2: share of test examples that violate the property."""
     groups = groups_of(rows, benchmark)
-    lines = _grid(
-        METHODS[1:],
-        groups,
-        lambda name, group: _text(quartiles(values(rows, "violations", method=name, group=group))),
-        beside(VIOLATIONS, rows, benchmark),
-    )
+    lines = _quartiles_of(rows, "violations", METHODS[1:], groups, beside(VIOLATIONS, rows, benchmark))
     note = "Share of test examples that violate the property by more than 1e-6: median [first, third quartile]."
     return Table("Q2: violations", ("method", *groups), tuple(lines), note)
 
