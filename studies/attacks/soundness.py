@@ -203,11 +203,9 @@ class Tally:
 
     def merge(self, points: int, violations: int, margin: float | None, seconds: float) -> None:
         """Add what was counted before."""
-        self.points, self.violations, self.seconds = (
-            self.points + points,
-            self.violations + violations,
-            self.seconds + seconds,
-        )
+        self.points += points
+        self.violations += violations
+        self.seconds += seconds
         if margin is not None:
             self.margin = margin if self.margin is None else min(self.margin, margin)
 
@@ -216,14 +214,8 @@ def _example(judge: Any, name: str, batch: Batch, judgment: Judgment) -> dict[st
     """Return how to repeat a violation, in hexadecimal."""
     rule, rows = next(iter(judgment.broken.items()))
     numbers = (" ".join(float(v).hex() for v in part[rows[0]]) for part in (batch.X, batch.Z, batch.Y))
-    found = dict(zip(("x", "embedding", "output"), numbers, strict=True))
-    return {
-        "example": name,
-        "rule": judge.spec.rules[rule].name,
-        "way": batch.way,
-        "format": batch.X.dtype.name,
-        **found,
-    }
+    about = {"example": name, "rule": judge.spec.rules[rule].name, "way": batch.way, "format": batch.X.dtype.name}
+    return about | dict(zip(("x", "embedding", "output"), numbers, strict=True))
 
 
 # --- the page

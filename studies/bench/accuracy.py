@@ -204,11 +204,8 @@ def _table(own: list[Task], quick: bool, passed: dict[str, bool]) -> Table:
             _fit(plain, task, X_, task.known.y)
             seconds, answers = _fit(safe_model, task, X_, task.known.y), _raw(plain, V_, task.kind)
             allowed, served = _nearest(task, answers, V, task.known.y), _raw(safe_model, V_, task.kind)
-            scores, deployed, file = (
-                [_score(task, part, task.new.y) for part in (answers, allowed, served)],
-                safe_model,
-                np.nan,
-            )
+            scores = [_score(task, part, task.new.y) for part in (answers, allowed, served)]
+            deployed, file = safe_model, np.nan
             if task.source == "adult":
                 deployed, file, agrees = _stored(safe_model, task, V_, served)
                 apart, same = max(apart, abs(scores[2] - file)), same and agrees
@@ -228,14 +225,11 @@ def _table(own: list[Task], quick: bool, passed: dict[str, bool]) -> Table:
                 behind.setdefault(f"{name} behind the best", []).append(level - found[name][-1][2])
     for name in (NETWORK, BOOSTING) if first.source == "example" else ():
         gap = max(behind[f"{name} behind the best"])
-        passed[f"{first.name}: {name} at most .01 behind the best plain model, post-processed ({gap:+.4f})"] = (
-            gap <= 0.01
-        )
+        what = f"{first.name}: {name} at most .01 behind the best plain model, post-processed ({gap:+.4f})"
+        passed[what] = gap <= 0.01
     if first.source != "example":
-        gap, limit = (
-            max(max(gaps) for gaps in behind.values()),
-            2e-3 if NETWORK in found or first.source == "adult" else 1e-3,
-        )
+        gap = max(max(gaps) for gaps in behind.values())
+        limit = 2e-3 if NETWORK in found or first.source == "adult" else 1e-3
         passed[f"{first.name}: within {limit:g} of nearest-allowed post-processing ({gap:.1e} behind)"] = gap <= limit
         safest = max(max(row[6] for row in rows) for rows in found.values())
         passed[f"{first.name}: stored safe answers below a tenth of a percent ({safest:.3%})"] = safest < 1e-3

@@ -99,16 +99,8 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
     return Table(
         "One check: 4 linear clauses over a polytope of 8 inputs",
         (
-            "bounds",
-            "embedding",
-            "property",
-            "ours (ms)",
-            "bounds new, too (ms)",
-            "paper's MILP (ms)",
-            "pruned MILP (ms)",
-            "paper's / ours",
-            "pruned / ours",
-            "same answer",
+            "bounds", "embedding", "property", "ours (ms)", "bounds new, too (ms)", "paper's MILP (ms)",
+            "pruned MILP (ms)", "paper's / ours", "pruned / ours", "same answer",
         ),
         tuple(rows),
         "Ours: closed form, and for affine bounds one LP in x per clause, with rounding margin and multipliers; what "
@@ -117,7 +109,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
         "paper's MILP (equation polytopes_counter, one binary per unit) and the same without the binaries that bound "
         "tightening decides, both by HiGHS. Times include writing the problem down. 'Just holds' is the "
         "head after projection, the usual state in training, where the MILP has to search.",
-    )
+    )  # fmt: skip
 
 
 def _projected(spec: Specification, cells: Cells, over: FrozenHeads) -> FrozenHeads:
@@ -170,25 +162,13 @@ def _exclusion_checks(quick: bool) -> Table:
             head = Head(_f32(W), _f32(-share * top))
 
             envelope, whole = WidenedBox.of(bounds, domain), Region.whole(domain)
-            times = interleaved(
-                {
-                    "ours": partial(verify_exclusions, pairs, head, envelope, domain, best=True),
-                    "MILP": partial(exclusion_counterexample_milp, pairs, bounds, head, whole, time_limit=20.0),
-                },
-                rounds=3,
-                budget=20.0,
-            )
-            rows.append(
-                (
-                    labels,
-                    len(pairs),
-                    n,
-                    "hold" if held else "do not",
-                    times["ours"].median * 1e3,
-                    times["MILP"].median * 1e3,
-                    times["MILP"].ratio,
-                )
-            )
+            contenders = {
+                "ours": partial(verify_exclusions, pairs, head, envelope, domain, best=True),
+                "MILP": partial(exclusion_counterexample_milp, pairs, bounds, head, whole, time_limit=20.0),
+            }
+            times = interleaved(contenders, rounds=3, budget=20.0)
+            milliseconds = [times[name].median * 1e3 for name in contenders]
+            rows.append((labels, len(pairs), n, "hold" if held else "do not", *milliseconds, times["MILP"].ratio))
     return Table(
         "One check of exclusions: all pairs of labels, constant bounds",
         ("labels", "pairs", "embedding", "they", "ours (ms)", "paper's MILP (ms)", "MILP / ours"),
