@@ -90,10 +90,8 @@ def environment() -> Environment:
 def _versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
