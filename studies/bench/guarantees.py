@@ -82,7 +82,7 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
                 if state == "just holds":
                     over = _projected(spec, cells, over)
                 contenders, agree = _contenders(spec, cells, over)
-                times = interleaved(contenders, rounds=3 if quick else 7, budget=15.0)
+                times = interleaved(contenders, rounds=3 if quick else 5, budget=5.0)
                 ratios[n].append(times["as printed"].ratio)
                 pruned.append(times["pruned"].ratio)
                 milliseconds = [times[name].median * 1e3 for name in contenders]
