@@ -162,7 +162,7 @@ def _exclusion_checks(quick: bool) -> Table:
             head = Head(_f32(W), _f32(-share * top))
 
             envelope, whole = WidenedBox.of(bounds, domain), Region.whole(domain)
-            contenders = {
+            contenders: dict[str, Callable[[], object]] = {
                 "ours": partial(verify_exclusions, pairs, head, envelope, domain, best=True),
                 "MILP": partial(exclusion_counterexample_milp, pairs, bounds, head, whole, time_limit=20.0),
             }
