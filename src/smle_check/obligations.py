@@ -9,8 +9,7 @@ from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, cast_error, nearest, upward
 from smle_check.guard import GUARD_NAMES, check_coverage
-from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, root_box
-from smle_check.heads.network import Relaxed, hidden_layers
+from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, Relaxed, hidden_layers, root_box
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
 from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion

@@ -21,8 +21,7 @@ import smle_check
 from smle.errors import NotCertifiedError
 from smle.heads.box.proof.frozen_heads import Layer, NetworkBounds
 from smle.rules import Specification
-from smle_check.heads.box import Hidden
-from smle_check.heads.network import Relaxed
+from smle_check.heads.box import Hidden, Relaxed
 from support.builder import case, deployed_head
 from support.relaxation_cases import MADE, Package, doubts, everywhere
 

@@ -14,8 +14,8 @@ from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Choice, Label, Specification
 from smle_check.floats import BINARY32, nearest
+from smle_check.onnx.check import program_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, GraphNode
-from smle_check.onnx.head import program_of
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
 from smle_check.onnx.operations import Printer

@@ -18,7 +18,7 @@ from smle_check.statement import GRID_STATEMENT
 def print_box(head: Deployed) -> Printer:
     """Print heads behind a box."""
     gate, tensors = gate_of(head.spec, head.gated), head.tensors
-    ops = box(head.spec, head.gated, head.stated["clip"], head.stated["bounds"], tensors)
+    ops = box(gate, head.stated["clip"], head.stated["bounds"], tensors)
     direct = is_one_of_two(tensors["gate.signatures"]) and is_direct(head.interface, gate, tensors)
     return BoxPrinter(head.program, head.interface, tensors, ops, across=True, direct=direct)
 
