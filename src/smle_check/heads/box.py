@@ -1,7 +1,7 @@
 """Heads behind a box: worst case over the clipped embedding (section 6), also under bounds by a network (6.1)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
@@ -42,7 +42,7 @@ class Hidden:
     """
 
     def __init__(
-        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...],
+        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: Sequence[float],
         previous: "Hidden | None" = None,
     ) -> None:  # fmt: skip
         self.weight, self.bias = layer
@@ -213,7 +213,7 @@ class Head:
         return constant + bounded(slope, rows, mu, *box)
 
     def exclusion_margin(
-        self, pairs: Iterable[tuple[int, int]], weights: tuple[float, ...], tops: dict[int, Line]
+        self, pairs: Iterable[tuple[int, int]], weights: Sequence[float], tops: dict[int, Line]
     ) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
