@@ -18,8 +18,7 @@ import numpy.typing as npt
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.extras import require
 from smle.graphs.categories import with_encoded_categories
-from smle.graphs.converters import mended_converters, register_boosters, unified
-from smle.graphs.network_converter import register_networks
+from smle.graphs.converters import mended_converters, register_boosters, register_networks, unified
 from smle.nearest.onnx.writer import Writer
 from smle.rules import Specification
 from smle.serving.estimator_scores import NumberScores, Scores, scores_of
