@@ -10,6 +10,7 @@ import pytest
 
 import smle_check
 from support.builder import CASES, case
+from support.relaxation_cases import MADE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(smle_check.__file__).parent
@@ -20,9 +21,9 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, cwd=cwd)
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", [*CASES, *MADE])
 def test_runs_alone_on_a_folder(name, tmp_path):
-    package = case(name)
+    package = case(name) if name in CASES else MADE[name]()
     done = run(str(FOLDER), str(package.write(tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

@@ -6,11 +6,8 @@ import copy
 import itertools
 import random
 import struct
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,15 +36,6 @@ def refused(package: Package, reason: str) -> None:
 def boxes_of(package: Package) -> list[dict]:
     """The longest list of cuts and boxes."""
     return max((p["cases"] for p in package.document["proof"]["obligations"]), key=len)
-
-
-@pytest.mark.parametrize("name", list(MADE))
-def test_checker_runs_alone_on_network_bounds(name: str, tmp_path: Path) -> None:
-    package = made(name)
-    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(package.write(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"PROVED: {len(package.check())} statements" in done.stdout
 
 
 def test_cuts_and_empty_boxes_are_used() -> None:
