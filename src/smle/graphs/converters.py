@@ -21,21 +21,9 @@ _TREES = ("DecisionTree", "ExtraTree", "ExtraTrees", "GradientBoosting", "HistGr
 _KINDS = ("Regressor", "Classifier")
 _FLOAT32_ONLY = {"SVMClassifier", "SVMRegressor"}
 _ALIKE = {
-    "Add",
-    "Concat",
-    "Div",
-    "Equal",
-    "Gemm",
-    "Greater",
-    "Less",
-    "MatMul",
-    "Max",
-    "Min",
-    "Mul",
-    "Pow",
-    "Sub",
-    "Sum",
-}
+    "Add", "Concat", "Div", "Equal", "Gemm", "Greater", "Less", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Sum",
+    "Where",
+}  # fmt: skip
 
 
 # --- trees
@@ -231,7 +219,7 @@ def unified(onnx: Any, nodes: list[Any], inputs: list[Any], constants: Iterable[
         if node.op_type in _FLOAT32_ONLY and found[0] == real.DOUBLE:
             result.append(onnx.helper.make_node("Cast", [node.input[0]], [f"{node.output[0]}/narrow"], to=real.FLOAT))
             node.input[0] = f"{node.output[0]}/narrow"
-        if node.op_type in _ALIKE | {"Where"} and {real.FLOAT, real.DOUBLE} <= set(found):
+        if node.op_type in _ALIKE and {real.FLOAT, real.DOUBLE} <= set(found):
             for i, name in enumerate(node.input):
                 node.input[i] = wide(name)
         result.append(node)
