@@ -18,7 +18,8 @@ SOURCES = sorted(FOLDER.rglob("*.py"))
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-I", "-S", *arguments], capture_output=True, text=True, cwd=cwd)
+    command = [sys.executable, "-I", "-S", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.mark.parametrize("name", [*CASES, *MADE])
