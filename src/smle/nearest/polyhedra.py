@@ -41,10 +41,10 @@ class Polyhedron:
     """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,) of the outputs.
 
     Points and bounds are in the outputs' own units, N (z / unit) <= b. A state says which rows are tight: the number of
-    a prepared set (n,), or multipliers (n, J) if there are many rows.
+    a prepared set (n,), or multipliers (n, J) if there are many rows, or these points are asked for only `once`.
     """
 
-    def __init__(self, N: Array, unit: Array) -> None:
+    def __init__(self, N: Array, unit: Array, *, once: bool = False) -> None:
         self.N, self._moves = N, N * unit
         self._turned, self._unit = np.ascontiguousarray((N / unit).T), unit
         self._rows = np.ascontiguousarray(self._turned.T)
@@ -53,7 +53,7 @@ class Polyhedron:
         self._gram[np.diag_indices(len(N))] += _RIDGE
         J, k = N.shape
         count = sum(comb(J, i) for i in range(min(J, k) + 1))
-        self._prepared = count <= _PREPARED_SETS and 2 * count * J * J <= _PREPARED_NUMBERS
+        self._prepared = not once and count <= _PREPARED_SETS and 2 * count * J * J <= _PREPARED_NUMBERS
         self._all = np.zeros((0, J))
         self._forget()
 

@@ -23,7 +23,8 @@ from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRo
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, SlopePart, Slopes, changed_bits
 from smle.nearest import BlockPoints, Clauses, Proposals
-from smle.nearest.alternatives import Block, NearestPoints
+from smle.nearest.alternatives import NearestPoints
+from smle.nearest.blocks import Block
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import Block
+from smle.nearest.blocks import Block
 from smle.nearest.onnx.gates import Gates
 from smle.solvers import LinearProgram, Status, solve
 
@@ -34,7 +34,7 @@ def pieces_of(block: Block, gates: Gates) -> list[Piece] | None:
     needed = gates.of_rows(block)
     if None in needed or J > 64:
         return None
-    chosen = {tuple(sorted(set(rows))) for rows in product(*(block.members(c) for c in range(len(block.parts))))}
+    chosen = {tuple(sorted(set(rows))) for rows in product(*block.clauses)}
     pieces, total = [], 0
     for rows in sorted(chosen):
         piece = _piece(block, gates, list(rows), needed)
@@ -71,7 +71,7 @@ def _piece(block: Block, gates: Gates, rows: list[int], needed: list[tuple[int, 
 
 def _meets(block: Block, gates: Gates, kept: list[int], tight: tuple[int, ...]) -> bool:
     """Return whether an answer at some input has these rows tight, and keeps the others."""
-    bound, slope = block.affine_bounds()
+    bound, slope = block.bound, block.slope
     used = np.flatnonzero(slope.any(axis=0))
     free = np.full(len(block.outputs), np.inf)
     A = np.concatenate([block.N, slope[:, used]], axis=1)[kept]
