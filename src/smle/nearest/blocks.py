@@ -130,8 +130,11 @@ class Block:
         return np.asarray(np.minimum.reduceat(excess[:, self.members], self.starts, axis=1))
 
 
-def blocks_of(clauses: Clauses, h_checked: Array, scale: Array, *, clips: bool) -> list[Block | LabelBlock]:
-    """Return a block for each group of outputs tied together by clauses and exclusions."""
+def blocks_of(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | LabelBlock]:
+    """Return a block for each group of outputs tied together by clauses and exclusions.
+
+    Outputs with nothing but limits on themselves are left to the head's clips.
+    """
     m, count = len(clauses.labels), len(clauses.rule)
     ends = np.searchsorted(clauses.clause, np.arange(count + 1))
     ties = [{i for form in clauses.outputs[a:b] for i in form} for a, b in pairwise(ends.tolist())]
@@ -148,7 +151,7 @@ def blocks_of(clauses: Clauses, h_checked: Array, scale: Array, *, clips: bool) 
         lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
         stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
         listed = [(part, pairs) for part, pairs in lists if len(pairs)]
-        if clips and len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
+        if len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
             continue
         signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
         if clauses.labels[columns].all() and None not in signs.values():

@@ -60,30 +60,14 @@ class Proposals:
     Args:
         clauses: The rules' clauses.
         scale: Spread of each output (m,), the unit of distances.
-        h_checked: The bounds (L,) with which the head compares `g.y + s.x`; by default `h`, and just below it where a
-            literal is strict.
-        default: What replaces answers that are NaN, infinite or far beyond, (m,); by default 0.
-        clips: Whether the head clips proposals to limits on single outputs. Outputs with only such limits are left to
-            it.
+        h_checked: The bounds (L,) with which the head compares `g.y + s.x`.
+        default: What replaces answers that are NaN, infinite or far beyond, (m,).
     """
 
-    def __init__(
-        self,
-        clauses: Clauses,
-        scale: Array,
-        h_checked: Array | None = None,
-        default: Array | None = None,
-        *,
-        clips: bool = False,
-    ) -> None:
-        if h_checked is None:
-            below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
-            h_checked = np.where(clauses.strict, below, clauses.h)
-        scale = np.asarray(scale, dtype=np.float64)
-        scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._default = np.zeros(len(scale)) if default is None else default
+    def __init__(self, clauses: Clauses, scale: Array, h_checked: Array, default: Array) -> None:
+        self._default = default
         self.rules = clauses.parts
-        self.parts = blocks_of(clauses, h_checked, scale, clips=clips)
+        self.parts = blocks_of(clauses, h_checked, scale)
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 

@@ -141,7 +141,7 @@ class Candidates(ClipList):
         if self._proposals is None:
             clauses, aims = self._deployed()
             stored = self._tensors
-            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
+            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"])
             if self._check.clauses and len(self._proposals.parts) > _FEW_BLOCKS:
                 part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
                 self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)
