@@ -93,7 +93,7 @@ class NearestPoints:
             for c, clause in enumerate(block.clauses):
                 if len(clause) > 1:  # the literal that holds most clearly
                     on = np.flatnonzero(active[:, c])
-                    imposed[on, np.array(clause)[excess[np.ix_(on, clause)].argmin(axis=1)]] = True
+                    imposed[on, np.array(clause)[excess[on][:, clause].argmin(axis=1)]] = True
         y = block.rows.tighten(z, b, imposed, state, thorough=active is not None)
         for _, column, value in block.pins:  # a pinned output must be exactly that number
             noise = AT * (block.unit[column] * np.abs(y / block.unit).max(axis=1) + abs(value))
