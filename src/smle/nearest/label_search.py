@@ -80,16 +80,10 @@ class LabelSearch:
     """
 
     def __init__(self, k: int, clauses: Sequence[Clause], pairs: npt.ArrayLike = ()) -> None:
-        self._k = k
         self.fixed, left, apart = _settled(k, clauses, np.asarray(pairs, dtype=np.intp).reshape(-1, 2))
         self.parts = [] if left is None else [Tied(*part) for part in _together(k, left, apart)]
         empty = any(isinstance(part.way, Diagram) and not part.way.size for part in self.parts)
         self.is_possible = left is not None and not empty
-
-    @property
-    def ends(self) -> bool:
-        """Whether every search runs to the end, because none uses branch and bound."""
-        return not any(isinstance(part.way, Branches) for part in self.parts)
 
     def nearest(self, logits: Array) -> NearestSets:
         """Return the cheapest allowed sets; an allowed row stays unchanged."""
