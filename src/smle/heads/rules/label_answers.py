@@ -6,7 +6,7 @@ proved by evaluating clauses, as for any answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from smle.nearest.label_branches import BranchSearch
 from smle_check.heads.clips import Limit
 from smle_check.specification import Literal
 
-__all__ = ["LabelRule", "TooMany", "labels_that_obey", "obeying", "sign_of", "sign_of_limit", "smallest"]
+__all__ = ["LabelRule", "TooMany", "obeying", "sign_of", "sign_of_limit", "smallest"]
 
 Pairs = npt.NDArray[np.intp]
 Sign = tuple[int, bool]  # a label, and whether it is on
@@ -52,11 +52,29 @@ class LabelRule(NamedTuple):
     pairs: list[Pairs]
 
 
-def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
-    """Return which labels are on in a set that obeys some rules, or None. Raises TooMany as `labels_that_obey`."""
+def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    """Return which labels are on in a set, near a typical one, that obeys some rules, or None.
+
+    Raises TooMany if there are too many pairs, or sets to try.
+    """
     own = list(rules)
-    pairs = [np.zeros((0, 2), dtype=np.intp), *(part for rule in own for part in rule.pairs)]
-    return labels_that_obey([clause for rule in own for clause in rule.clauses], np.concatenate(pairs), typical)
+    clauses = [sorted(set(clause)) for rule in own for clause in rule.clauses]
+    pairs = np.concatenate([np.zeros((0, 2), dtype=np.intp), *(part for rule in own for part in rule.pairs)])
+    # A label that nothing requires stays off, so its pairs do not matter.
+    may_be_on = typical.copy()
+    may_be_on[[label for clause in clauses for label, on in clause if on]] = True
+    both = pairs[may_be_on[pairs].all(axis=1)]
+    if len(both) > _MOST_PAIRS:
+        raise TooMany
+    clauses += [sorted({(h, False), (k, False)}) for h, k in both.tolist()]
+    turned, cut = BranchSearch(clauses, typical.tolist(), [1] * len(typical), None).run()
+    if turned is None:
+        if cut:
+            raise TooMany
+        return None
+    found = typical.copy()
+    found[turned] ^= True
+    return found
 
 
 def smallest(rules: Mapping[int, LabelRule], typical: npt.NDArray[np.bool_]) -> tuple[int, ...]:
@@ -82,26 +100,3 @@ def _contradict(rules: list[LabelRule], typical: npt.NDArray[np.bool_]) -> bool:
         return obeying(rules, typical) is None
     except TooMany:
         return False
-
-
-def labels_that_obey(clauses: Iterable[Clause], pairs: Pairs, typical: npt.NDArray[np.bool_]) -> Sequence[bool] | None:
-    """Return which labels are on in a set, near a typical one, that obeys all clauses and excluded pairs, or None.
-
-    Raises TooMany if there are too many pairs, or sets to try.
-    """
-    listed = [sorted(set(clause)) for clause in clauses]
-    # A label that nothing requires stays off, so its pairs do not matter.
-    may_be_on = typical.copy()
-    may_be_on[[label for clause in listed for label, on in clause if on]] = True
-    both = pairs[may_be_on[pairs].all(axis=1)]
-    if len(both) > _MOST_PAIRS:
-        raise TooMany
-    listed += [sorted({(h, False), (k, False)}) for h, k in both.tolist()]
-    turned, cut = BranchSearch(listed, typical.tolist(), [1] * len(typical), None).run()
-    if turned is None and cut:
-        raise TooMany
-    if turned is None:
-        return None
-    found = typical.copy()
-    found[turned] ^= True
-    return found.tolist()  # type: ignore[no-any-return]
