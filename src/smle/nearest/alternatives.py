@@ -32,12 +32,12 @@ _FAR = 4096.0  # units; answers farther away need no more room
 class NearestPoints:
     """What was found for n points: up to `KEPT` allowed points each, nearest first.
 
-    `place` (n, ranks) has their positions among the nodes, -1 if there are fewer. `cut` (n,): whether the search for a
-    nearer point was cut short; None if for no row.
+    `place` (n, ranks) has their positions among the nodes, -1 if there are fewer; None if each point has its own node.
+    `cut` (n,): whether the search for a nearer point was cut short; None if for no row.
     """
 
     def __init__(
-        self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers, cut: Mask | None = None
+        self, block: Block, b: Array, active: Mask, nodes: _Nodes, place: Numbers | None = None, cut: Mask | None = None
     ) -> None:
         self._block, self._b, self._active, self._nodes, self._place = block, b, active, nodes, place
         self.cut = cut
@@ -47,11 +47,13 @@ class NearestPoints:
 
         Rows at their limits have room for a cast to float32. Others nearly always do.
         """
-        return self._moved_in(self._place[:, 0], self._b)
+        if self._place is None:
+            return self._moved_in(self._nodes, self._b)
+        return self._found(self._place[:, 0], self._b)
 
     def points(self, rank: int, rows: Numbers) -> Array:
         """Return points of a rank (the best if there are fewer) at which every literal has room for a cast."""
-        return self._moved_in(self._places(rank, rows), self._bounds(rows), self._active[rows])
+        return self._found(self._places(rank, rows), self._bounds(rows), self._active[rows])
 
     def on_float_steps(self, rank: int, rows: Numbers) -> Array:
         """Return points of a rank as float32 numbers, for rules that leave less room than a cast needs."""
@@ -63,10 +65,11 @@ class NearestPoints:
 
     def tight(self, y: Array) -> tuple[Array, Mask]:
         """Return the points (n, k) nearest to answers y (n, k), NaN where none was found, and their tight rows."""
-        points = np.where(self._place[:, :, None] < 0, np.nan, self._nodes.z[self._place])
+        places = np.arange(len(y))[:, None] if self._place is None else self._place
+        points = np.where(places[:, :, None] < 0, np.nan, self._nodes.z[places])
         far = np.abs((points - y[:, None]) / self._block.unit).max(axis=2)
         best = np.where(np.isnan(far), np.inf, far).argmin(axis=1)[:, None]
-        nodes = self._nodes.take(np.take_along_axis(self._place, best, axis=1)[:, 0])
+        nodes = self._nodes.take(np.take_along_axis(places, best, axis=1)[:, 0])
         on = self._block.rows.tight(nodes.state, nodes.z, self._b, nodes.imposed)
         return points[np.arange(len(y)), best[:, 0]], on
 
@@ -78,16 +81,23 @@ class NearestPoints:
         return self._b if self._b.ndim == 1 else self._b[rows]
 
     def _places(self, rank: int, rows: Numbers) -> Numbers:
+        if self._place is None:
+            return rows
         ranks = self._place[rows]
         place = ranks[:, min(rank, ranks.shape[1] - 1)]
         return np.where(place < 0, ranks[:, 0], place)
 
-    def _moved_in(self, place: Numbers, b: Array, active: Mask | None = None) -> Array:
+    def _found(self, place: Numbers, b: Array, active: Mask | None = None) -> Array:
+        y = self._moved_in(self._nodes.take(place), b, active)
+        y[place < 0] = np.nan
+        return y
+
+    def _moved_in(self, nodes: _Nodes, b: Array, active: Mask | None = None) -> Array:
         """Return points in the outputs' own units, moved inward to survive a cast to float32.
 
         With `active`, every literal that a clause needs gets this room, not only rows at their limits.
         """
-        block, (z, imposed, state) = self._block, self._nodes.take(place)
+        block, (z, imposed, state) = self._block, nodes
         if active is not None and not block.tries_all:
             excess = z @ block.over.T - b
             for c, clause in enumerate(block.clauses):
@@ -98,8 +108,6 @@ class NearestPoints:
         for _, column, value in block.pins:  # a pinned output must be exactly that number
             noise = AT * (block.unit[column] * np.abs(y / block.unit).max(axis=1) + abs(value))
             y[np.abs(y[:, column] - value) <= noise, column] = value
-        if place.min(initial=0) < 0:
-            y[place < 0] = np.nan
         return y
 
 
@@ -121,7 +129,7 @@ def nearest_points(block: Block, active: Mask, X: Array, t: Array) -> NearestPoi
     imposed = active if block.is_direct else (active @ block.imposes) > 0
     if block.pieces == 1:
         z, _, state = block.rows.nearest(p, b, imposed, may_be_empty=False)
-        return NearestPoints(block, b, active, _Nodes(z, imposed, state), np.arange(len(p))[:, None])
+        return NearestPoints(block, b, active, _Nodes(z, imposed, state))
     b = np.broadcast_to(b, (len(p), len(block.N)))
     if block.is_box:
         return NearestPoints(block, b, active, *_parts_of(block, p, b, active, imposed))
