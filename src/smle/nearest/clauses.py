@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +85,9 @@ class Clauses:
         return (output, value < 0) if self.labels[output] and self.strict[i] == (value > 0) else None
 
 
-def tied_together(ties: Iterable[Collection[int]], pairs: Sequence[Pairs], m: int) -> list[Numbers]:
+def tied_together(
+    ties: Iterable[Collection[int]], pairs: Sequence[npt.NDArray[np.integer[Any]]], m: int
+) -> list[Numbers]:
     """Group the outputs that something ties together, ordered by the smallest of each group."""
     chained = [(own[0], other) for own in map(sorted, ties) for other in own]
     edges = np.concatenate([np.array(chained, dtype=np.intp).reshape(-1, 2), *(own.astype(np.intp) for own in pairs)])

@@ -93,7 +93,7 @@ def choose_literals(
     used = np.zeros((len(starts), g.shape[1]), dtype=bool)
     np.logical_or.at(used, owner, g != 0)
     for outputs in tied_together([np.flatnonzero(row).tolist() for row in used], [], g.shape[1]):
-        own = np.flatnonzero(used[:, outputs].any(axis=1)[owner])
+        own = np.flatnonzero(np.asarray(used[:, outputs].any(axis=1))[owner])
         clauses, local = np.unique(owner[own], return_inverse=True)
         if len(clauses) == len(own):  # single literals leave no choice
             continue
