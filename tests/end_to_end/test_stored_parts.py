@@ -8,18 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import smle_check
 from smle import Specification, load, storage
 from smle.certificates.document import arrays_of
 from smle.certificates.issue import rebind, sealed
-from smle.cli import app
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export import write_onnx
 from smle.heads.rules.author import certify_rules
 from smle.storage import ModelRecord, model_files, read_record, write_record
 from support.builder import safetensors_bytes
+from support.commands import run
 
 RULES = """
 inputs: {income: [0, 1000000], age: [18, 100]}
@@ -96,7 +95,7 @@ def test_the_checker_names_the_head_and_what_is_not_proved(folder, braking_folde
         lines = smle_check.check(place).lines
         assert any(line.startswith("checked: the head, ") and head in line for line in lines)
         assert any(line.startswith("not proved: the model in front of the head") and rest in line for line in lines)
-        done = CliRunner().invoke(app, ["verify", str(place)])
+        done = run("verify", place, "--assumptions")
         assert done.exit_code == 0, done.output
         assert f"checked: the head, {head}" in done.output.replace("\n", " ")
         assert rest in done.output.replace("\n", " ")
@@ -256,7 +255,7 @@ def test_an_export_does_not_replace_the_model_in_front_of_the_head(braking_folde
         with pytest.raises(ModelFormatError, match="Choose another place"):
             write_onnx(read_record(braking_folder), place / "model.onnx")
         assert {path.name: path.read_bytes() for path in place.iterdir()} == before
-    done = CliRunner().invoke(app, ["export", str(braking_folder), "-o", str(braking_folder / "model.onnx")])
+    done = run("export", braking_folder, "-o", braking_folder / "model.onnx")
     assert done.exit_code == 2
     assert "Choose another place" in done.stderr
 

@@ -1,6 +1,7 @@
 """What commands say first, how they say that something is wrong, and which place they name."""
 
 import json
+import shlex
 import sys
 
 import numpy as np
@@ -45,7 +46,18 @@ def test_the_verdict_comes_first(place):
     said = run("verify", place / "model")
     assert said.exit_code == 0
     assert said.output.startswith("Holds: every rule is proved")
-    assert said.output.index("assumed:") > said.output.index("Proved rules")
+    assert "clip: an answer beyond the limits" in said.output
+    assert "\nassumed:" not in said.output
+    command = shlex.split(said.output.splitlines()[-1].partition(": smle ")[2])
+    assert command == ["verify", str(place / "model"), "--assumptions"]
+    whole = run(*command).output
+    assert whole.startswith(said.output.rpartition("For which inputs")[0])
+    assert all(f"\n{start}" in whole for start in ("for all income", "Proved: ", "assumed: ", "Not guaranteed: "))
+
+
+def test_help_shows_flags_as_flags():
+    for command in ((), ("verify",)):
+        assert "<bool>" not in run(*command, "--help").output
 
 
 @pytest.mark.parametrize(
@@ -149,7 +161,7 @@ def test_many_categories_are_cut_in_print_and_whole_in_json(tmp_path):
     table = pd.DataFrame({"kind": names, "y": 0.0})
     model = SafeRegressor(rules, make_pipeline(OneHotEncoder(), Ridge()), compare=False)
     model.fit(table[["kind"]], table["y"]).save(tmp_path / "m")
-    printed = " ".join(run("verify", tmp_path / "m").output.split())
+    printed = " ".join(run("verify", tmp_path / "m", "--assumptions").output.split())
     assert "kind=a9, ... (29 more; --json names all), kind=a39 is 1, the others 0" in printed
     whole = json.loads(run("verify", tmp_path / "m", "--json").stdout)["domain"]
     assert all(f"kind={name}" in whole[0] for name in names)

@@ -105,7 +105,8 @@ def test_commands(place):
     for arguments, (code, output, error) in zip(NEEDS_TORCH, refused, strict=True):
         assert code == 2, (arguments, output, error)
         assert output.startswith("error: "), arguments
-        assert output.endswith("needs the package torch. Install it with: pip install 'smle[torch]'\n"), output
+        assert "needs the package torch. Install it with: pip install 'smle[torch]'" in output
+        assert output.endswith(", or use --estimator hist-gradient-boosting\n") == (arguments[0] == "train")
         assert output.count("\n") == 1
     assert {file.name for file in place.iterdir()}.isdisjoint({"new", "demo"})
 

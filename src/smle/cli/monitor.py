@@ -28,7 +28,7 @@ _TITLES = {
     "broken": "the model alone breaks '{}'",
     "missing": "'{}' is missing",
     "rule": "rule '{}' is on",
-    "cell": "{}",
+    "cell": "rules that are on together ({})",
     "input": "{}",
 }
 _WAYS = {
