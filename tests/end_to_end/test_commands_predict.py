@@ -418,7 +418,7 @@ def test_bad_rows_are_listed_and_the_others_predicted(
     good = braking_table[COLUMNS].iloc[kept].copy()
     good.loc[6, "distance"] = 5000.0
     expected = load(braking_folder).predict(good, out_of_domain="clip")
-    assert np.allclose(written["brake"], expected, rtol=1e-6)  # sums of chunks have other last bits
+    assert np.allclose(written["brake"], expected, rtol=1e-6, atol=1e-6)  # sums of chunks have other last bits
     assert written["in_domain"].tolist() == [row != 6 for row in kept]
 
 
