@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -283,12 +282,3 @@ def test_a_folder_replaced_while_it_is_read_is_one_model(folder, monkeypatch, mo
     assert replaced
     assert (again.onnx, again.description["note"]) == (OTHER, "another")
     assert again.certificate.check()
-
-
-def test_a_writer_killed_between_its_renames_leaves_a_whole_model(folder, tmp_path):
-    write_record(corrected(OTHER), tmp_path / "other")
-    shutil.move(tmp_path / "other", tmp_path / ".safe.new-0123abcd")
-    os.rename(folder, tmp_path / ".safe.old-0123abcd")
-    found = read_record(folder)
-    assert found.onnx == OTHER
-    assert found.certificate.check()

@@ -10,14 +10,13 @@ from html.parser import HTMLParser
 
 import pytest
 from sklearn.linear_model import LinearRegression
-from typer.testing import CliRunner
 
 from smle import NetworkRegressor, SafeRegressor
-from smle.cli import app
 from smle.estimators import without_rules
 from smle.report import write_report
 from smle.report.judge import judge
 from smle.report.page import json_for_script
+from support.commands import run
 from support.report_rules import HOSTILE
 
 
@@ -135,8 +134,7 @@ def _break_certificate(folder):
 def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folder, tmp_path, damage):
     damage(braking_folder)
     target = tmp_path / "report.html"
-    done = CliRunner().invoke(app, ["report", str(braking_folder), "-o", str(target)])
-    assert done.exit_code == 1
+    assert run("report", braking_folder, "-o", target).exit_code == 1
     page = target.read_text(encoding="utf-8")
     assert "Do not rely on this model." in page
     assert 'class="verdict rejected"' in page
@@ -148,20 +146,14 @@ def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folde
 def test_command_line(braking_folder, braking_table, tmp_path):
     braking_table.to_csv(tmp_path / "data.csv", index=False)
     target = tmp_path / "page.html"
-    done = CliRunner().invoke(
-        app, ["report", str(braking_folder), "--data", str(tmp_path / "data.csv"), "-o", str(target), "--json"]
-    )
+    done = run("report", braking_folder, "--data", tmp_path / "data.csv", "-o", target, "--json")
     assert done.exit_code == 0
     assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": "", "warning": None}
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
-    assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
-    baseline = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
-    assert baseline.exit_code == 2
-    assert "Expected data" in baseline.output
+    assert "Expected data" in _refused(braking_folder, "--plain", braking_folder)
 
 
 def _refused(*arguments):
-    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    result = run("report", *arguments)
     assert result.exit_code == 2, result.output
     assert len(result.output.strip().splitlines()) == 1
     assert "Errno" not in result.output
@@ -286,7 +278,7 @@ def test_a_poor_model_is_called_poor(poor, tmp_path):
     for item in recorded["outputs"]:
         assert f"{item['score']['safe']:.4f}" in page.text
     model.save(tmp_path / "model")
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "model"), "-o", str(tmp_path / "page.html")])
+    done = run("report", tmp_path / "model", "-o", tmp_path / "page.html")
     assert f"WARNING: {recorded['concern']}" in done.output
 
 
