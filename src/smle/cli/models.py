@@ -119,21 +119,13 @@ def _shortened(line: str) -> str:
 def _verified_folder(folder: Path) -> _Verified:
     """Check a model folder."""
     from smle.certificates.agreement import assumptions_of
-    from smle.errors import ModelFormatError
-    from smle.report.judge import REJECTED, judge
-    from smle.storage import read_record
+    from smle.report.judge import REJECTED, judge_folder
 
-    try:
-        record = read_record(folder)
-    except ModelFormatError as error:
-        if not (folder / "certificate.json").is_file():
-            raise
-        raise CertificateError(str(error)) from error
-    certificate = record.certificate
-    if certificate is None:
+    record, judgement = judge_folder(folder)
+    certificate = None if record is None else record.certificate
+    if record is not None and certificate is None:
         raise NotCertifiedError("The folder has no certificate.json: nothing is proved about this model.")
-    judgement = judge(record)
-    if judgement.verdict == REJECTED or judgement.spec is None:
+    if certificate is None or judgement.verdict == REJECTED or judgement.spec is None:
         raise CertificateError(judgement.reason)
     domain = _dated(judgement.spec, certificate.domain)
     assumptions = assumptions_of(judgement.spec, certificate.kind)
