@@ -16,7 +16,7 @@ from smle.estimators import without_rules
 from smle.report import write_report
 from smle.report.judge import judge
 from smle.report.page import json_for_script
-from support.commands import run
+from support.commands import refused, run
 from support.report_rules import HOSTILE
 
 
@@ -148,15 +148,7 @@ def test_command_line(braking_folder, braking_table, tmp_path):
     done = run("report", braking_folder, "--data", tmp_path / "data.csv", "-o", target, "--json")
     assert done.exit_code == 0
     assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": "", "warning": None}
-    assert "Expected data" in _refused(braking_folder, "--plain", braking_folder)
-
-
-def _refused(*arguments):
-    result = run("report", *arguments)
-    assert result.exit_code == 2, result.output
-    assert len(result.output.strip().splitlines()) == 1
-    assert "Errno" not in result.output
-    return result.output
+    assert "Expected data" in refused("report", braking_folder, "--plain", braking_folder)
 
 
 def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, tmp_path):
@@ -166,25 +158,25 @@ def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, t
     (tmp_path / "link.html").symlink_to(data)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for target in (data, tmp_path / "link.html"):
-        assert "is the table itself" in _refused(braking_folder, "--data", data, "-o", target)
+        assert "is the table itself" in refused("report", braking_folder, "--data", data, "-o", target)
     both = (braking_folder, "--data", data, "--plain", tmp_path / "baseline", "-o")
     for target in (braking_folder / "rules.yaml", tmp_path / "baseline" / "model.json"):
-        assert "is a file of the model" in _refused(*both, target)
-    assert "is not called .html" in _refused(braking_folder, "-o", data)
-    assert "it is a folder" in _refused(braking_folder, "-o", tmp_path)
-    assert "a part of the path is a file" in _refused(braking_folder, "-o", data / "report.html")
+        assert "is a file of the model" in refused("report", *both, target)
+    assert "is not called .html" in refused("report", braking_folder, "-o", data)
+    assert "it is a folder" in refused("report", braking_folder, "-o", tmp_path)
+    assert "a part of the path is a file" in refused("report", braking_folder, "-o", data / "report.html")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_errors_in_a_table_name_the_file(braking_folder, braking_table, plain, tmp_path):
     data = tmp_path / "data.csv"
     braking_table.drop(columns="speed").to_csv(data, index=False)
-    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Expected the inputs")
+    assert refused("report", braking_folder, "--data", data).startswith(f"error: {data}: Expected the inputs")
     braking_table.assign(speed=None).to_csv(data, index=False)
-    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Input 'speed'")
+    assert refused("report", braking_folder, "--data", data).startswith(f"error: {data}: Input 'speed'")
     braking_table.to_csv(data, index=False)
     plain[0].save(tmp_path / "other")
-    other = _refused(braking_folder, "--data", data, "--plain", tmp_path / "other")
+    other = refused("report", braking_folder, "--data", data, "--plain", tmp_path / "other")
     assert other.startswith("error: Expected a baseline")
 
 
