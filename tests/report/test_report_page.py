@@ -98,40 +98,21 @@ def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
     assert "hold for every input" not in page.text
 
 
-def _flip_bit(folder):
-    path = folder / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
+DAMAGES = {
+    "a bit of the weights": ("model.safetensors", lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]),
+    "weights cut off": ("model.safetensors", lambda data: data[:100]),
+    "a relaxed rule": ("rules.yaml", lambda data: data.replace(b"0.8", b"0.7")),
+    "rules that cannot be read": ("rules.yaml", lambda data: b"rules: ["),
+    "a certificate that cannot be read": ("certificate.json", lambda data: b"{"),
+    "no certificate": ("certificate.json", None),
+}
 
 
-def _relax_rule(folder):
-    path = folder / "rules.yaml"
-    path.write_text(path.read_text().replace("0.8", "0.7"))
-
-
-def _cut_weights(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def _lose_certificate(folder):
-    (folder / "certificate.json").unlink()
-
-
-def _break_rules(folder):
-    (folder / "rules.yaml").write_text("rules: [")
-
-
-def _break_certificate(folder):
-    (folder / "certificate.json").write_text("{")
-
-
-@pytest.mark.parametrize(
-    "damage", [_flip_bit, _relax_rule, _cut_weights, _lose_certificate, _break_rules, _break_certificate]
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folder, tmp_path, damage):
-    damage(braking_folder)
+    name, change = DAMAGES[damage]
+    place = braking_folder / name
+    place.unlink() if change is None else place.write_bytes(change(place.read_bytes()))
     target = tmp_path / "report.html"
     assert run("report", braking_folder, "-o", target).exit_code == 1
     page = target.read_text(encoding="utf-8")
