@@ -86,8 +86,6 @@ def predict(
     Example: smle predict model/ new.csv -o predictions.csv --bad-rows set-aside
     """
     with reported(as_json):
-        import pandas as pd
-
         from smle.tables.table_files import TableWriter, read_chunks
 
         if as_json and output is None:
@@ -108,6 +106,8 @@ def predict(
                 raise ValueError(f"'{place}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
+        import pandas as pd  # takes long
+
         loaded = _load(model, require_certificate)
         outside, aside = _Noted(), _Noted()
         chunks = read_chunks(data, text=texts_of(loaded), empty=True)
