@@ -260,19 +260,20 @@ def test_the_onnx_file_of_an_older_model_does_not_stay(folder):
     assert smle_check.check(folder).proved
 
 
+@pytest.mark.parametrize("call", ["stat", "open"])
 @pytest.mark.parametrize("moment", ["model.onnx", "model.json", "rules.yaml", "certificate.json"])
-def test_a_folder_replaced_while_it_is_read_is_one_model(folder, monkeypatch, moment):
-    """Between two files another model takes its place, with another ONNX file: never half of each."""
-    other, real, replaced = corrected(OTHER, note="another"), os.open, []
+def test_a_folder_replaced_while_it_is_read_is_one_model(folder, monkeypatch, moment, call):
+    """Before a file is looked for or opened another model, with another ONNX file, is there: never half of each."""
+    other, real, replaced = corrected(OTHER, note="another"), getattr(os, call), []
 
-    def open_late(path, *arguments, **options):
-        if path == moment and "dir_fd" in options and not replaced:
+    def late(path, *arguments, **options):
+        if path == moment and options.get("dir_fd") is not None and not replaced:
             replaced.append(path)
             write_record(other, folder)
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(os, "open", open_late)
-    monkeypatch.setattr(os, "supports_dir_fd", {open_late})
+    monkeypatch.setattr(os, call, late)
+    monkeypatch.setattr(os, "supports_dir_fd", {os.open})
     again = read_record(folder)
     assert replaced
     assert (again.onnx, again.description["note"]) == (OTHER, "another")
