@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.guard import FORMATS, GuardRow, domain_box
-from smle.regions.simplex import point_or_proof
-from smle.rules import Linear, Specification
+from smle.regions.simplex import HalfSpace, point_or_proof
+from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.floats import BINARY64, Binary
 from smle_check.kernel import bounded
@@ -31,7 +31,6 @@ COMPLEMENT = -1
 Multipliers = tuple[tuple[int, Fraction], ...]
 """(row number, value > 0) pairs; one-hot rows are numbered after the rows of the cells."""
 
-HalfSpace = tuple[Linear, Fraction, bool]
 ZERO, ONE = Fraction(0), Fraction(1)
 _CLEARLY = 1e-7  # least room of a float solver's point; it proves nothing
 
@@ -62,8 +61,7 @@ class Prover:
         self.one_hot: list[HalfSpace] = []
         self.groups: dict[int, int] = {}
         for g, group in enumerate(spec.one_hot):
-            self.one_hot.append((tuple((i, ONE) for i in group), ONE, False))
-            self.one_hot.append((tuple((i, -ONE) for i in group), -ONE, False))
+            self.one_hot += [HalfSpace(tuple((i, s) for i in group), s) for s in (ONE, -ONE)]
             self.groups.update(dict.fromkeys(group, g))
         self.middle = {fmt: self._middle(spec, fmt) for fmt in FORMATS}
         low, high = (np.array([float(v) for v in end]) for end in self.boxes[BINARY64])

@@ -6,7 +6,7 @@ from smle.rules.dates import date_text, day_of
 from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
-from smle.rules.lookups import Entry, Table, entries_of
+from smle.rules.lookups import Entry, Table
 from smle.rules.operators import (
     Condition,
     Term,
@@ -63,7 +63,6 @@ __all__ = [
     "date_text",
     "day_of",
     "dot",
-    "entries_of",
     "exactly",
     "exactly_one",
     "exclusion",

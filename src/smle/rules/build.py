@@ -14,7 +14,7 @@ from smle.rules.affine import number
 from smle.rules.compiler import compile_rule, regions_of_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
-from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
+from smle.rules.expressions import FUNCTIONS, KEYWORDS, Missing, Node, exact_number, nodes_in, shown
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 from smle.rules.lookups import Table, read_table, split
@@ -335,7 +335,8 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
 
 def _asked(tree: Node | NeverTogether | None) -> frozenset[str]:
     """Return the inputs that a tree tests with `is missing`."""
-    return tree.asked if isinstance(tree, Node) else frozenset()
+    nodes = nodes_in(tree) if isinstance(tree, Node) else ()
+    return frozenset(node.operand.name for node in nodes if isinstance(node, Missing))
 
 
 def _read_text(item: RuleText, functions: Functions) -> _Read:

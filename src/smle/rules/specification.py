@@ -17,7 +17,7 @@ from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Linear, Polytope
-from smle.rules.lookups import Entry, Table, entries_of
+from smle.rules.lookups import Entry, Table
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import flag_of, twins, visible
@@ -408,7 +408,9 @@ class Specification:
     @cached_property
     def entries(self) -> tuple[list[list[Entry]], ...]:
         """For every rule and each of its clauses, the tables it looks numbers up in."""
-        return tuple(entries_of(rule, self) for rule in self.rules)
+        from smle.rules.vocabulary import entries_of
+
+        return entries_of(self)
 
     @cached_property
     def merged(self) -> Specification:

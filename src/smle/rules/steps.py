@@ -7,10 +7,11 @@ from limits that hold everywhere, from what these imply through sums, and from a
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil, floor, gcd, lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,25 +79,17 @@ def is_multiple(value: Fraction, step: Fraction) -> bool:
 
 def largest_multiple(step: Fraction) -> Fraction | None:
     """Return up to where float32 tells multiples of a step apart, or None if nowhere."""
-    most: int | None = None
-    for power in range(25):
-        try:
-            require_step(step, 2**power, "")
-        except Rejected:
-            break
-        most = 2**power
-    if most is None:
-        return None
-    low, high = most, 2 * most
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            require_step(step, middle, "")
-        except Rejected:
-            high = middle
-        else:
-            low = middle
-    return Fraction(low) * step
+    most = bisect_left(range(1, SINGLE + 1), True, key=lambda number: not _fits(step, number))
+    return most * step if most else None
+
+
+def _fits(step: Fraction, most: int) -> bool:
+    """Return whether float32 tells all multiples of a step up to `most` apart."""
+    try:
+        require_step(step, most, "")
+    except Rejected:
+        return False
+    return True
 
 
 def always(rule: Rule) -> bool:
@@ -151,7 +144,7 @@ def grid_of(spec: Specification) -> Grid | None:
     _refuse_fractions(spec, equalities, steps, chosen)
     lower, upper = [], []
     for item, step, (low, high) in zip(numbers, steps, bounds, strict=True):
-        first, last = math.ceil(low / step), math.floor(high / step)
+        first, last = ceil(low / step), floor(high / step)
         if first <= last:
             low, high = first * step, last * step
             _require_apart(f"Output '{item.name}'", step, max(abs(low), abs(high)))
@@ -164,19 +157,11 @@ def _input_steps(spec: Specification) -> Iterator[Fraction | None]:
     """Yield the step of each input column, or None for real numbers and for integers that float32 cannot hold."""
     for item, _ in spec.column_slices:
         step: Fraction | None = item.step if item.step is not None else Fraction(1) if item.integer else None
-        for _ in item.columns:
-            if step is None:
-                yield None
-                continue
-            reach = max(abs(math.ceil(item.lower / step)), abs(math.floor(item.upper / step)))
-            try:
-                require_step(step, reach, "")
-            except Rejected:
-                if item.step is not None:
-                    _require_apart(f"Input '{item.name}'", step, max(abs(item.lower), abs(item.upper)))
-                yield None
-            else:
-                yield step
+        if step is not None and not _fits(step, max(abs(ceil(item.lower / step)), abs(floor(item.upper / step)))):
+            if item.step is not None:
+                _require_apart(f"Input '{item.name}'", step, max(abs(item.lower), abs(item.upper)))
+            step = None
+        yield from [step] * len(item.columns)
 
 
 def _require_apart(what: str, step: Fraction, reach: Fraction) -> None:
@@ -302,8 +287,8 @@ def _refuse_fractions(
     for equality in equalities:
         literal = equality.literal
         sizes = [g * steps[i] for i, g in literal.outputs]
-        scale = math.lcm(*(v.denominator for v in sizes))
-        unit = Fraction(math.gcd(*(int(v * scale) for v in sizes)), scale)
+        scale = lcm(*(v.denominator for v in sizes))
+        unit = Fraction(gcd(*(int(v * scale) for v in sizes)), scale)
         odd = [literal.bound] if not is_multiple(literal.bound, unit) else []
         if not odd:
             continue
