@@ -49,6 +49,7 @@ __all__ = [
     "decimal_text",
     "disjunction",
     "exact_number",
+    "exact_text",
     "is_condition",
     "multiply",
     "nodes_in",
@@ -311,6 +312,11 @@ def decimal_text(value: Fraction) -> str | None:
         if exponent:
             return f"{Decimal((sign, digits, 0)):f}e{exponent}"
     return f"{number:f}"
+
+
+def exact_text(value: Fraction) -> str:
+    """Return a number exactly: as a decimal if it has one, else as numerator / denominator."""
+    return decimal_text(value) or f"{value.numerator} / {value.denominator}"
 
 
 def quote_name(name: str) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-__all__ = ["MISSING", "did_you_mean", "instead_of_character", "instead_of_function", "instead_of_word"]
-
-MISSING = "Write 'NAME is missing' or 'NAME is known'."
+__all__ = ["did_you_mean", "instead_of_character", "instead_of_function", "instead_of_word"]
 
 _SIGNS = {
     **dict.fromkeys(("equals", "equal"), "=="),
@@ -95,7 +93,7 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
     if lowered in _CALLS:
         return f" Write '{_CALLS[lowered]}'."
     if lowered.strip("_").removeprefix("is").strip("_") in _ABSENT | _PRESENT:
-        return f" {MISSING}"
+        return " Write 'NAME is missing' or 'NAME is known'."
     return did_you_mean(name, known, cutoff=0.75)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, decimal_text, nodes_in, shown
+from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, exact_text, nodes_in, shown
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 
@@ -207,8 +207,7 @@ def table_lines(table: Table, categories: Sequence[Sequence[str]], scalar: Any) 
                 lines.append(f"{' ' * (depth + 2 * level)}{scalar(category, flow=True)}:")
         indent = " " * (depth + 2 * len(names))
         for category, value in zip(inner, values, strict=True):
-            number = decimal_text(value) or f"{value.numerator} / {value.denominator}"
-            lines.append(f"{indent}{scalar(category, flow=True)}: {number}")
+            lines.append(f"{indent}{scalar(category, flow=True)}: {exact_text(value)}")
     return lines
 
 

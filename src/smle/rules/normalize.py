@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.affine import Affine, affine, bounded_cases
+from smle.rules.affine import Affine, affine, bounded_cases, divisor_of
 from smle.rules.expressions import (
     COUNTS,
     And,
@@ -37,7 +37,6 @@ from smle.rules.expressions import (
     quote,
 )
 from smle.rules.formula import Literal, is_float32, linear
-from smle.rules.quotients import divisor_of
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 

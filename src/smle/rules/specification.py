@@ -378,15 +378,11 @@ class Specification:
 
         The deployed program clamps to these numbers. The arrays are cached and read-only.
         """
-        return self._ends32 if dtype == np.float32 else self._ends64
+        return self._ends[dtype == np.float32]
 
     @cached_property
-    def _ends32(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return _floats(self.lower, np.float32), _floats(self.upper, np.float32)
-
-    @cached_property
-    def _ends64(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return _floats(self.lower, np.float64), _floats(self.upper, np.float64)
+    def _ends(self) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        return [(_floats(self.lower, own), _floats(self.upper, own)) for own in (np.float64, np.float32)]
 
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:

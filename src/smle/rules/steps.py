@@ -26,7 +26,7 @@ from smle_check.reading import Rejected
 if TYPE_CHECKING:
     from smle.rules.specification import Rule, Specification
 
-__all__ = ["Equality", "Grid", "equalities_of", "grid_of", "is_multiple", "largest_multiple"]
+__all__ = ["Equality", "Grid", "equalities_of", "grid_of", "largest_multiple"]
 
 Ends = tuple[Fraction | None, Fraction | None]
 
@@ -53,14 +53,9 @@ class Grid:
 
     def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the whole numbers of steps (n, m) that served floats stand for, computed in float64."""
-        values = np.asarray(y, dtype=np.float64)
-        numerator, denominator = (
-            np.array([float(part) for part in parts])
-            for parts in zip(*((step.numerator, step.denominator) for step in self.steps), strict=True)
-        )
-        whole: npt.NDArray[np.int64] = np.rint(values.reshape(-1, len(self.steps)) * denominator / numerator).astype(
-            int
-        )
+        values = np.asarray(y, dtype=np.float64).reshape(-1, len(self.steps))
+        numerator, denominator = np.array([[s.numerator, s.denominator] for s in self.steps], dtype=np.float64).T
+        whole: npt.NDArray[np.int64] = np.rint(values * denominator / numerator).astype(int)
         return whole
 
     def bound_on_sums(self, literal: Literal) -> Fraction:
@@ -70,11 +65,6 @@ class Grid:
             if self.steps[i].denominator & (self.steps[i].denominator - 1):
                 total += abs(g) * max(abs(self.lower[i]), abs(self.upper[i]))
         return total / SINGLE
-
-
-def is_multiple(value: Fraction, step: Fraction) -> bool:
-    """Return whether a number is a whole number of steps."""
-    return (value / step).denominator == 1
 
 
 def largest_multiple(step: Fraction) -> Fraction | None:
@@ -289,10 +279,9 @@ def _refuse_fractions(
         sizes = [g * steps[i] for i, g in literal.outputs]
         scale = lcm(*(v.denominator for v in sizes))
         unit = Fraction(gcd(*(int(v * scale) for v in sizes)), scale)
-        odd = [literal.bound] if not is_multiple(literal.bound, unit) else []
-        if not odd:
+        if (literal.bound / unit).denominator == 1:
             continue
-        shown = number_text(odd[0] * literal.scale, 9)
+        shown = number_text(literal.bound * literal.scale, 9)
         names = [f"'{spec.targets[i]}'" for i, _ in literal.outputs]
         listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
         if any(chosen[i] for i, _ in literal.outputs):
