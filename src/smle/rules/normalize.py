@@ -291,9 +291,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     if group is not None:
         if operator not in ("==", "!="):
             raise RuleError(f"Expected '==', '!=' or 'in' with '{group.name}'. Got {quote(node)}.")
-        if operator == "!=":
-            return _among(group, {names.member(group, other)}, names, positive=False)
-        return _among(group, {names.member(group, other)}, names, positive=True)
+        return _among(group, {names.member(group, other)}, names, positive=operator == "==")
     for side in (left, right):
         if isinstance(side, Name) and side.name in names.labels:
             raise RuleError(

@@ -311,12 +311,10 @@ class Specification:
         if same is not None:
             kinds = [kind for name, kind in listed if name in same]
             first, second = map(visible, same)
-            if first == second:
-                raise RuleError(
-                    f"The name '{first}' is used twice: for {kinds[0]} and for {kinds[1]}. Rename one of them."
-                )
             raise RuleError(
-                f"The names '{first}' ({kinds[0]}) and '{second}' ({kinds[1]}) look the same. Rename one of them."
+                f"The name '{first}' is used twice: for {kinds[0]} and for {kinds[1]}. Rename one of them."
+                if first == second
+                else f"The names '{first}' ({kinds[0]}) and '{second}' ({kinds[1]}) look the same. Rename one of them."
             )
         same = twins(rule.name for rule in self.rules)
         if same is not None:
