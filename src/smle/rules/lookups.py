@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, exact_text, nodes_in, shown
+from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, exact_text, nodes_in, shown, to_text
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 
-__all__ = ["MAX_CELLS", "Entry", "Table", "TableFile", "lookups_in", "place_of", "read_table", "split", "table_lines"]
+__all__ = ["Entry", "Table", "TableFile", "entry_text", "lookups_in", "place_of", "read_table", "split", "table_lines"]
 
 MAX_CELLS = 200_000
 """Most numbers in a table."""
@@ -273,3 +273,8 @@ def place_of(table: Table, keys: Iterable[int | None], sizes: Sequence[int]) -> 
     ranges = [range(size) if key is None else (key,) for key, size in zip(keys, sizes, strict=True)]
     steps = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return [sum(k * step for k, step in zip(cell, steps, strict=True)) for cell in product(*ranges)]
+
+
+def entry_text(name: str, categories: Iterable[str]) -> str:
+    """Name a number in a table as a rule would look it up: `cap[art017]`."""
+    return to_text(Lookup(name, tuple(map(Name, categories))))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from smle.errors import RuleError
 from smle.rules.formula import Literal, Polytope, is_held
-from smle.rules.shown import number_text
+from smle.rules.shown import number_text, quoted
 from smle_check.heads.steps import SINGLE, require_step
 from smle_check.reading import Rejected
 
@@ -195,7 +195,8 @@ def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
     for literal in literals:
         if len(literal.outputs) == 1 and not literal.inputs:
             ((i, g),) = literal.outputs
-            _narrow(ends, i, g, literal.bound / g)
+            pick, stated_ends = (min if g > 0 else max), (ends[i][g > 0], literal.bound / g)
+            ends[i][g > 0] = pick(end for end in stated_ends if end is not None)
     for _ in range(2 * len(ends)):
         found: dict[tuple[int, bool], Fraction] = {}
         for literal in literals:
@@ -208,12 +209,6 @@ def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
         for (i, upper), value in found.items():
             ends[i][upper] = value
     return [(low, high) for low, high in ends]
-
-
-def _narrow(ends: list[list[Fraction | None]], i: int, g: Fraction, value: Fraction) -> None:
-    side, pick = (1, min) if g > 0 else (0, max)
-    old = ends[i][side]
-    ends[i][side] = value if old is None else pick(old, value)
 
 
 def _left(
@@ -282,8 +277,7 @@ def _refuse_fractions(
         if (literal.bound / unit).denominator == 1:
             continue
         shown = number_text(literal.bound * literal.scale, 9)
-        names = [f"'{spec.targets[i]}'" for i, _ in literal.outputs]
-        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        listed = quoted([spec.targets[i] for i, _ in literal.outputs], len(literal.outputs))
         if any(chosen[i] for i, _ in literal.outputs):
             raise RuleError(
                 f"Rule '{spec.rules[equality.rule].name}': no power-of-two grid holds {shown}. Give "

@@ -12,7 +12,7 @@ from smle.rules.dates import date_text
 from smle.rules.expressions import Day, Lookup, Name, Negative, Node, Num, Truth, quote, quote_name, to_text
 from smle.rules.formula import Clause, Literal
 from smle.rules.instead import did_you_mean
-from smle.rules.lookups import Entry, lookups_in, place_of
+from smle.rules.lookups import Entry, entry_text, lookups_in, place_of
 from smle.rules.shown import number_text
 from smle.rules.specification import Categorical, Choice, Label, NumericInput, Rule, Specification
 from smle_check.floats import FORMATS, nearest
@@ -267,9 +267,9 @@ def _looked_up(rule: Rule, names: Vocabulary) -> Iterator[tuple[Entry, Mapping[i
         for i, name in enumerate(names.tables[lookup.table].keys):
             group = names.inputs[name]
             if lookup.keys[i] == Name(name) and isinstance(group, Categorical):
-                columns, keys = names.members(group), [Name(written(key) or "") for key in lookup.keys]
-                each = ((*keys[:i], Name(category), *keys[i + 1 :]) for category in group.categories)
-                texts = tuple(to_text(replace(lookup, keys=own)) for own in each)
+                columns, keys = names.members(group), [written(key) or "" for key in lookup.keys]
+                each = ((*keys[:i], category, *keys[i + 1 :]) for category in group.categories)
+                texts = tuple(entry_text(lookup.table, own) for own in each)
                 yield Entry(slice(columns.start, columns.stop), texts), names.looked_up(lookup)[0]
 
 
