@@ -6,8 +6,6 @@ from fractions import Fraction
 
 import pytest
 
-from smle import diagnose
-from smle.advice.compare import compare
 from smle.errors import RuleError
 from smle.rules import Specification, rule
 
@@ -129,16 +127,3 @@ def test_counts_that_grow_too_large_are_refused():
     with pytest.raises(RuleError, match="at most 300 conditions"):
         read(f"at_most(150, {', '.join(names)})")
     read(f"at_least(99, {', '.join(names[:100])})")
-
-
-def test_diagnosis_and_comparison_understand_counts():
-    head = "inputs: {x: [0, 1]}\nlabels: [a, b, c]\nrules:\n"
-    two = Specification.from_yaml(head + "  - {name: two, then: 'exactly(2, a, b, c)'}\n")
-    assert diagnose(two).findings == ()
-    clash = Specification.from_yaml(
-        head + "  - {name: two, then: 'at_least(2, a, b, c)'}\n  - {name: no, then: not a and not b}\n"
-    )
-    assert diagnose(clash).contradictory
-    loose = Specification.from_yaml(head + "  - {name: two, then: 'at_most(2, a, b, c)'}\n")
-    assert diagnose(loose).findings == ()
-    assert compare(two, loose).verdict == "weaker"

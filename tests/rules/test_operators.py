@@ -79,6 +79,8 @@ def test_operands_that_are_no_numbers_are_refused(wrong):
 def test_python_chains_and_truth_values_are_refused():
     with pytest.raises(RuleError, match="between"):
         _ = 0 <= x <= 1
+    with pytest.raises(RuleError, match=r"maximum\(a, b\) for the larger one"):
+        max(x, y)
     with pytest.raises(RuleError, match="truth value"):
         bool(x <= 1)
     with pytest.raises(RuleError):
