@@ -154,15 +154,16 @@ class Region:
     @cached_property
     def ends(self) -> list[tuple[int, int, int, float, float]]:
         """The rows over one input that cut the domain's box: (column, side, row, coefficient, limit)."""
-        single = np.flatnonzero((self.A != 0).sum(axis=1) == 1)
-        column = np.argmax(self.A[single] != 0, axis=1)
+        rows, columns = np.nonzero(self.A)
+        alone = np.bincount(rows, minlength=len(self.A))[rows] == 1
+        single, column = rows[alone], columns[alone]
         scale = self.A[single, column]
         limit = self.a[single] / scale
         found = []
         for i in np.unique(column).tolist():
             for sign, end in ((1, self.domain.high[i]), (-1, self.domain.low[i])):
-                rows = np.flatnonzero((column == i) & (np.sign(scale) == sign))
-                best = rows[np.argmin(limit[rows] * sign)] if len(rows) else None
+                own = np.flatnonzero((column == i) & (np.sign(scale) == sign))
+                best = own[np.argmin(limit[own] * sign)] if len(own) else None
                 if best is not None and sign * limit[best] < sign * end:
                     found.append((i, sign, int(single[best]), float(scale[best]), float(limit[best])))
         return found
