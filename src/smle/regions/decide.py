@@ -123,7 +123,7 @@ class Decider:
         outcome = self._by_member(start, waiting, pairs, self._looked_up(start, waiting))
         if isinstance(outcome, Witness):
             return outcome
-        self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Symbol) and tag is not None)
+        self.core = outcome - {None}
         return None
 
     def _looked_up(self, units: list[Unit], clauses: Sequence[OneOf]) -> list[tuple[int, ...]]:
@@ -192,7 +192,7 @@ class Decider:
             return Witness(tuple(point[: self.d]), tuple(point[self.d :]))
         core: set[Hashable] = {broken.tag}
         for option in broken.options:
-            token = _Symbol()
+            token = object()  # marks this choice
             outcome = self._descend([*units, (option, token)], clauses, pairs)
             if isinstance(outcome, Witness) or token not in outcome:
                 return outcome
@@ -291,10 +291,6 @@ def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpac
     """Add the coefficient of the one member that is 1 to a half-space."""
     value = part.get(member)
     return row if not value else row._replace(bound=row.bound - value)
-
-
-class _Symbol:
-    """Marks a choice of the search."""
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
