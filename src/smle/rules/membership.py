@@ -163,7 +163,7 @@ class _Rows:
         value = np.full(self.count, -float(bound))
         size = np.abs(value)
         for values, form in parts:
-            own = values[:, [i for i, _ in form]].astype(np.float64)
+            own = np.asarray(values[:, [i for i, _ in form]], dtype=np.float64)
             factors = np.array([float(q) for _, q in form])
             value += own @ factors
             size += np.abs(own) @ np.abs(factors)
