@@ -243,7 +243,7 @@ def test_refit_is_safe_and_fits_no_worse_than_the_projection(literals: int) -> N
         if not projection.succeeded:
             continue
         data = samples_of(instance, 60, seed)
-        found, _ = refit(projection.over, instance.spec, instance.cells, samples=data)
+        found = refit(projection.over, instance.spec, instance.cells, samples=data)
         assert verify(found, instance.spec, instance.cells).hold
         assert loss_of(found, data) <= loss_of(projection.over, data)
 
@@ -258,7 +258,7 @@ def test_refit_without_binding_rules_is_least_squares() -> None:
         head = projection.over.heads[0]
         assert head is not None
         free = Samples(data.embedding, data.inputs, data.head, data.outputs(head))
-        found, _ = refit(projection.over, instance.spec, instance.cells, samples=free)
+        found = refit(projection.over, instance.spec, instance.cells, samples=free)
         assert loss_of(found, free) < 1e-6
 
 
@@ -284,7 +284,7 @@ def test_logistic_refit_improves_and_keeps_the_rules() -> None:
             continue
         data = samples_of(instance, 60, seed)
         labels = Samples(data.embedding, data.inputs, data.head, (data.targets > 0).astype(float))
-        found, _ = refit(
+        found = refit(
             projection.over, instance.spec, instance.cells, samples=labels, loss="logistic", validation=labels
         )
         assert verify(found, instance.spec, instance.cells).hold

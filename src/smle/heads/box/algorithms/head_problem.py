@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.heads.box.proof.cases import Cases, cases_of, cut_region, unit_pieces
+from smle.heads.box.proof.cases import Cases, cut_region, unit_pieces
 from smle.heads.box.proof.clause_lp import clause_optimum
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import Holds
 from smle.heads.box.proof.verify import fallback_room, judge_clause, judge_literals
-from smle.heads.box.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, rounding_margin, worst_case
 from smle.nearest.literals import choose_literals
 from smle.regions.cells import Cells, obligation_regions
 from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
@@ -61,7 +60,7 @@ class HeadProblem:
     cross, `pieces` are the parts of the regions in which each unit crosses or does not.
     """
 
-    bounds: Bounds | NetworkBounds
+    bounds: Bounds
     envelope: WidenedBox
     domain: Domain
     parts: tuple[RegionObligations, ...]
@@ -85,7 +84,7 @@ class HeadProblem:
                 [*(spec.rules[i].requirement.exclusions for i in rules), np.zeros((0, 2), np.int32)]
             )
             regions = [region]
-            if isinstance(over.bounds, NetworkBounds):
+            if over.bounds.hidden:
                 clauses, exclusions = (*clauses, *(exclusion(h, k) for h, k in exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
             literals, stated = (
@@ -101,15 +100,12 @@ class HeadProblem:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
 
-    def under(self, bounds: Bounds | NetworkBounds) -> HeadProblem:
+    def under(self, bounds: Bounds) -> HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
         envelope = WidenedBox.of(bounds, self.domain)
-        if isinstance(bounds, NetworkBounds):
-            boxes: list[WidenedBox] = [HiddenWidenedBox.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
-        elif envelope.crossing is not None:
+        boxes = [envelope] * len(self.parts)
+        if bounds.hidden or envelope.crossing is not None:
             boxes = [WidenedBox.over_region(bounds, part.support, proved=False) for part in self.parts]
-        else:
-            boxes = [envelope] * len(self.parts)
         parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
         return replace(self, bounds=bounds, envelope=envelope, parts=tuple(parts))
 
@@ -159,7 +155,7 @@ class HeadProblem:
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)
             open_ = [c for c, v in enumerate(verdicts) if not (isinstance(v, Holds) and v.margin > margin)]
-            cases = cases_of(self.bounds, part.envelope, part.region)
+            cases = Cases(self.bounds, part.envelope, part.region)
             good &= part.crosses or not open_
             good &= not part.crosses or all(self._proved(part.clauses[c], head, cases, margin) for c in open_)
             if len(part.exclusions):
@@ -172,7 +168,7 @@ class HeadProblem:
                 self.note(broken)
         return good
 
-    def _proved(self, clause: Clause, head: Head, cases: Cases[Any], margin: float) -> bool:
+    def _proved(self, clause: Clause, head: Head, cases: Cases, margin: float) -> bool:
         verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
         return isinstance(verdict, Holds) and verdict.margin > margin
 

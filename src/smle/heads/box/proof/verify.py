@@ -15,9 +15,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.heads.box.proof.cases import BoxCases, UnitCases, cases_of
+from smle.heads.box.proof.cases import Cases
 from smle.heads.box.proof.clause_lp import clause_optimum
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import (
     ExclusionVerdicts,
@@ -86,17 +86,17 @@ class _Place:
     head: Head
     support: RegionMaximum
     envelope: WidenedBox
-    cases: BoxCases | UnitCases
+    cases: Cases
 
     @classmethod
-    def of(cls, bounds: Bounds | NetworkBounds, head: Head, region: Region) -> _Place:
+    def of(cls, bounds: Bounds, head: Head, region: Region) -> _Place:
         support = RegionMaximum(region)
         envelope = WidenedBox.over_region(bounds, support)
-        return cls(head, support, envelope, cases_of(bounds, envelope, region))
+        return cls(head, support, envelope, Cases(bounds, envelope, region))
 
     @property
     def is_relaxed(self) -> bool:
-        return isinstance(self.cases, BoxCases)
+        return self.envelope.by_network is not None
 
     @property
     def has_cases(self) -> bool:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from smle.heads.box.proof.crossing import Crossing
 from smle.heads.box.proof.float_errors import LARGEST, affine_errors
-from smle.heads.box.proof.frozen_heads import Bounds, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, Head
 from smle.heads.box.proof.relaxation import HiddenLayer
 from smle.regions.geometry import TINY, Domain, Region, RegionMaximum, U
 from smle.rules import Literals
@@ -55,19 +55,19 @@ class WidenedBox:
         return self if isinstance(self, HiddenWidenedBox) else None
 
     @classmethod
-    def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
+    def of(cls, bounds: Bounds, domain: Domain) -> WidenedBox:
         """Return the widened box over the whole domain; for networks, an affine box around it."""
         return cls.over_region(bounds, RegionMaximum(Region.whole(domain)))
 
     @classmethod
-    def over_region(cls, bounds: Bounds | NetworkBounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
+    def over_region(cls, bounds: Bounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
         """Return the widened box over a region, where the clip gives l if l > u.
 
         If not `proved`, how far bounds cross may come from the vertices of the region, which is faster but has no
         multipliers.
         """
         domain = support.region.domain
-        if isinstance(bounds, NetworkBounds):
+        if bounds.hidden:
             return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if bounds.slopes is None:
@@ -128,12 +128,12 @@ class HiddenWidenedBox(WidenedBox):
     upper_map: Array
 
     @classmethod
-    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenWidenedBox:
+    def over(cls, bounds: Bounds, low: Array, high: Array) -> HiddenWidenedBox:
         """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
         hidden = HiddenLayer.over(bounds.hidden, low, high)
-        (lower_map, lower), (upper_map, upper) = (
-            (last.weight.astype(np.float64), last.bias.astype(np.float64)) for last in (bounds.lower, bounds.upper)
-        )
+        assert bounds.slopes is not None
+        lower_map, upper_map = bounds.slopes
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         rounding = np.maximum(
             affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
             affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
