@@ -42,7 +42,6 @@ __all__ = [
     "linear_counterexample_milp",
     "memory_projection_miqp",
     "plain_envelope",
-    "plain_numbers",
     "scaled_projection",
     "worst_clause_milp",
 ]
@@ -50,13 +49,6 @@ __all__ = [
 Array = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
-
-
-def plain_numbers(head: Head) -> HeadNumbers:
-    """Return a head in float64 without rounding errors."""
-    m = len(head.b)
-    V = None if head.V is None else head.V.astype(np.float64)
-    return HeadNumbers(head.W.astype(np.float64), V, head.b.astype(np.float64), np.zeros(m), np.zeros(m))
 
 
 def plain_envelope(bounds: Bounds, domain: Domain) -> WidenedBox:
@@ -260,7 +252,7 @@ def linear_counterexample_milp(
     found = model.solve({int(c): 1.0 for c in part}, time_limit=time_limit)
     if found.x is None:
         return Search(None, found.status if found.status is not Status.OPTIMAL else Status.ERROR, found.message)
-    point = counterexample_at(shifted, plain_numbers(head), found.x[model.x], found.x[model.z])
+    point = counterexample_at(shifted, HeadNumbers.exact(head), found.x[model.x], found.x[model.z])
     # Violations within the solver's tolerance are no counterexamples.
     if point is not None and found.objective <= 1e-9:
         point = None

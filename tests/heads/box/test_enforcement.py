@@ -19,7 +19,7 @@ from support.safe_networks import BRAKING, DOSE, EVERYWHERE, LABELS, ONE_RULE, m
 QUICK = TrainingOptions(max_epochs=6, batch_size=64, learning_rate=1e-2, verbose=False)
 
 
-@pytest.mark.parametrize("bounds", ["fixed", "affine"])
+@pytest.mark.parametrize("bounds", ["fixed", "affine", "network"])
 @pytest.mark.parametrize("spec", [BRAKING, EVERYWHERE, DOSE, LABELS], ids=["braking", "everywhere", "dose", "labels"])
 def test_training_ends_safe_and_the_refit_keeps_it_so(spec: Specification, bounds: str) -> None:
     network = make_network(spec, bounds=bounds)

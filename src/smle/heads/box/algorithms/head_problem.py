@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.heads.box.proof.cases import Cases, cut_region, unit_pieces
-from smle.heads.box.proof.clause_lp import clause_optimum
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import Holds
-from smle.heads.box.proof.verify import fallback_room, judge_clause, judge_literals
+from smle.heads.box.proof.verify import best_combination, fallback_room, judge_clause, judge_literals
 from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, rounding_margin, worst_case
 from smle.nearest.literals import choose_literals
 from smle.regions.cells import Cells, obligation_regions
@@ -66,9 +65,6 @@ class HeadProblem:
     parts: tuple[RegionObligations, ...]
     outputs: int
     pairs: set[tuple[int, int]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.whole = Region.whole(self.domain)
 
     @classmethod
     def of(cls, over: FrozenHeads, spec: Specification, cells: Cells, head: int) -> HeadProblem:
@@ -127,7 +123,7 @@ class HeadProblem:
     def _pair_places(self) -> list[tuple[RegionMaximum, WidenedBox]]:
         """The places where optimization requires exclusions: everywhere, or each piece if bounds cross."""
         if self.envelope.crossing is None:
-            return [(RegionMaximum(self.whole), self.envelope)]
+            return [(RegionMaximum(Region.whole(self.domain)), self.envelope)]
         return [(part.support, part.envelope) for part in self.pieces if len(part.exclusions)]
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
@@ -182,25 +178,15 @@ class HeadProblem:
         numbers = self.numbers(head)
         crosses = self.envelope.crossing is not None
         clauses = self._items() if crosses else self._items()[: sum(len(part.literals) for part in self.pieces)]
-        result = [self._clause_weights(literals, numbers, place, box) for literals, place, box in clauses]
+        result = [
+            np.ones(1) if len(literals.h) == 1 else best_combination(literals, numbers, box, place)[0]
+            for literals, place, box in clauses
+        ]
         if self.pairs and not crosses:
             pairs = np.array(sorted(self.pairs), dtype=np.int32)
             found, _ = verify_exclusions(pairs, head, self.envelope, self.domain, best=True)
             result.extend(found.astype(np.float64))
         return result
-
-    def _clause_weights(
-        self, literals: Literals, numbers: HeadNumbers, support: RegionMaximum, envelope: WidenedBox
-    ) -> Array:
-        if len(literals.h) == 1:
-            return np.ones(1)
-        optimum = clause_optimum(literals, numbers, envelope, support.region)
-        candidates = np.eye(len(literals.h))
-        if optimum.weights is not None:
-            candidates = np.vstack([optimum.weights, candidates])
-        worst = worst_case(literals.combined(candidates), numbers, envelope, support)
-        best: Array = candidates[int(np.argmin(worst.bound))]
-        return best
 
     def rows(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.heads.box.proof.cases import Cases
-from smle.heads.box.proof.clause_lp import clause_optimum
+from smle.heads.box.proof.clause_lp import ClauseOptimum, clause_optimum
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import (
@@ -37,7 +37,7 @@ from smle.regions.cells import Cells, obligation_regions
 from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Clause, Literals, Specification, exclusion
 
-__all__ = ["judge_clause", "judge_literals", "verify", "verify_clauses"]
+__all__ = ["best_combination", "judge_clause", "judge_literals", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
@@ -230,16 +230,10 @@ def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
 
 
 def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Verdict:
-    """Judge a clause of several literals, trying the LP's weights and each literal alone."""
+    """Judge a clause of several literals."""
     region = support.region
-    optimum = clause_optimum(literals, head, envelope, region)
-    candidates = np.eye(len(literals.h))
-    if optimum.weights is not None:
-        candidates = np.vstack([optimum.weights, candidates])
-    worst = worst_case(literals.combined(candidates), head, envelope, support)
-    best = int(np.argmin(worst.bound))
-    margin = -float(worst.bound[best])
-    multipliers = Multipliers(candidates[best], region.pairs(worst.mu[best]))
+    weights, bound, mu, optimum = best_combination(literals, head, envelope, support)
+    margin, multipliers = -bound, Multipliers(weights, region.pairs(mu))
     trust = _TINY_SHARE * float(_sizes(literals, head, region.domain).max())
     if margin > trust:
         return Holds(margin, multipliers)
@@ -250,6 +244,19 @@ def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, suppor
     if optimum.value < -1e3 * trust - 1e-7 * abs(margin):
         return Unknown("the solver's optimum could not be reproduced by its multipliers")
     return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
+
+
+def best_combination(
+    literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
+) -> tuple[Array, float, Array, ClauseOptimum]:
+    """Return the best weights among the LP's and each literal alone, their bound and multipliers, and the optimum."""
+    optimum = clause_optimum(literals, head, envelope, support.region)
+    candidates = np.eye(len(literals.h))
+    if optimum.weights is not None:
+        candidates = np.vstack([optimum.weights, candidates])
+    worst = worst_case(literals.combined(candidates), head, envelope, support)
+    best = int(np.argmin(worst.bound))
+    return candidates[best], float(worst.bound[best]), worst.mu[best], optimum
 
 
 def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Array]:
