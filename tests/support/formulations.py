@@ -54,12 +54,11 @@ Pairs = npt.NDArray[np.int32]
 def plain_envelope(bounds: Bounds, domain: Domain) -> WidenedBox:
     """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
     lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
-    nothing = np.zeros(len(lower))
     slopes = bounds.slopes
     if slopes is None:
-        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)))
     sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
-    return WidenedBox(lower, upper, *slopes, sizes, nothing)
+    return WidenedBox(lower, upper, *slopes, sizes)
 
 
 def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Array, Array]:

@@ -37,8 +37,8 @@ class WidenedBox:
     """The box of the clipped embedding over a region, affine in x, widened by the rounding of computed bounds.
 
     Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the region.
-    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z| over the domain,
-    extra (n,) = how much the box was widened. `crossing`: where affine bounds cross, `upper` is a line above max(l, u).
+    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z| over the domain.
+    `crossing`: where affine bounds cross, `upper` is a line above max(l, u).
     """
 
     lower: Array
@@ -46,7 +46,6 @@ class WidenedBox:
     lower_slope: Array | None
     upper_slope: Array | None
     sizes: Array
-    extra: Array
     crossing: Crossing | None = field(default=None, kw_only=True)
 
     @property
@@ -74,7 +73,7 @@ class WidenedBox:
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
             extra = np.where(near_zero, TINY, 0.0)
             sizes = np.maximum(np.abs(lower), np.abs(upper)) + extra
-            return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
+            return cls(lower - extra, upper + extra, None, None, sizes * _UP)
         low_slope, high_slope = bounds.slopes
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
@@ -83,7 +82,7 @@ class WidenedBox:
         ends = upper + domain.over(high_slope), lower + domain.over(low_slope), -lower + domain.over(-low_slope)
         sizes = (np.maximum.reduce(ends) + extra) * _UP
         crossing = Crossing.of((lower, low_slope), (upper, high_slope), extra, support, proved=proved)
-        box = cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra, crossing=crossing)
+        box = cls(lower - extra, upper + extra, low_slope, high_slope, sizes, crossing=crossing)
         return box if crossing is None else box.settled({})
 
     def settled(self, crossed: Mapping[int, bool]) -> WidenedBox:
@@ -151,7 +150,7 @@ class HiddenWidenedBox(WidenedBox):
         below, below_slope = hidden.back(-lower_map)
         above, above_slope = hidden.back(upper_map)
         return cls(
-            base_lower - below, base_upper + above, -below_slope, above_slope, sizes, extra,
+            base_lower - below, base_upper + above, -below_slope, above_slope, sizes,
             hidden, base_lower, base_upper, lower_map, upper_map,
         )  # fmt: skip
 
