@@ -201,7 +201,7 @@ def _milp_tops(envelope: WidenedBox, d: int) -> tuple[list[tuple[npt.NDArray[np.
     """
     n, crossing = len(envelope.upper), envelope.crossing
     slope = np.zeros((n, d)) if envelope.upper_slope is None else envelope.upper_slope
-    if crossing is None or not len(crossing.open):
+    if crossing is None or not envelope.crosses:
         none = np.zeros((n, 0))
         return [(np.arange(n), slope, none, envelope.upper)], none
     places = crossing.open

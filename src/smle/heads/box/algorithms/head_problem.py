@@ -44,12 +44,6 @@ class RegionObligations:
     exclusions: npt.NDArray[np.int32]
     envelope: WidenedBox
 
-    @property
-    def crosses(self) -> bool:
-        """Whether affine bounds cross in part of the region."""
-        crossing = self.envelope.crossing
-        return crossing is not None and len(crossing.open) > 0
-
 
 @dataclass(eq=False)
 class HeadProblem:
@@ -110,7 +104,7 @@ class HeadProblem:
         """The parts, cut where units cross, each with the box of the embedding there."""
         found: list[RegionObligations] = []
         for part in self.parts:
-            if part.crosses:
+            if part.envelope.crosses:
                 found += [
                     replace(part, region=support.region, support=support, envelope=envelope)
                     for support, envelope in unit_pieces(self.bounds, part.support)
@@ -151,22 +145,18 @@ class HeadProblem:
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)
             open_ = [c for c, v in enumerate(verdicts) if not (isinstance(v, Holds) and v.margin > margin)]
-            cases = Cases(self.bounds, part.envelope, part.region)
-            good &= part.crosses or not open_
-            good &= not part.crosses or all(self._proved(part.clauses[c], head, cases, margin) for c in open_)
+            cases = Cases(self.bounds, part.envelope, part.region, judge_clause)
+            crosses = part.envelope.crosses
+            good &= all(crosses and cases.proves(part.clauses[c], head, margin) for c in open_)
             if len(part.exclusions):
                 _, margins = verify_exclusions(part.exclusions, head, part.envelope, self.domain)
                 broken = part.exclusions[~(margins > margin)]
-                if part.crosses or (part.region.numbers and len(broken) <= _PAIRS_AT_ONCE):
-                    kept = [not self._proved(exclusion(*pair), head, cases, margin) for pair in broken.tolist()]
+                if crosses or (part.region.numbers and len(broken) <= _PAIRS_AT_ONCE):
+                    kept = [not cases.proves(exclusion(*pair), head, margin) for pair in broken.tolist()]
                     broken = broken[np.array(kept, dtype=bool)]
                 good &= not len(broken)
                 self.note(broken)
         return good
-
-    def _proved(self, clause: Clause, head: Head, cases: Cases, margin: float) -> bool:
-        verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
-        return isinstance(verdict, Holds) and verdict.margin > margin
 
     def _items(self) -> list[tuple[Literals, RegionMaximum, WidenedBox]]:
         """Return the obligations of the optimization: clauses, then the pairs noted so far, over every piece."""

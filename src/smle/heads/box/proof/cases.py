@@ -48,10 +48,13 @@ class _Part:
 
 
 class Cases:
-    """The parts of one region over which clauses are proved, created on demand and shared by clauses."""
+    """The parts of one region over which clauses are proved, created on demand and shared by clauses.
 
-    def __init__(self, bounds: Bounds, envelope: WidenedBox, region: Region) -> None:
-        self.region, self._bounds, self._envelope = region, bounds, envelope
+    `judge` judges a clause over one part.
+    """
+
+    def __init__(self, bounds: Bounds, envelope: WidenedBox, region: Region, judge: Judge) -> None:
+        self.region, self._bounds, self._envelope, self._judge = region, bounds, envelope, judge
 
     @cached_property
     def _whole(self) -> _Part:
@@ -60,8 +63,13 @@ class Cases:
     def _box(self, region: Region) -> _Part:
         return _Part(region, WidenedBox.over_region(self._bounds, RegionMaximum(region)))
 
-    def verify(self, clause: Clause, head: Head, *, judge: Judge, margin: float = 0.0) -> Verdict:
-        """Judge a clause, case by case if needed; `judge` does so over one part.
+    def proves(self, clause: Clause, head: Head, margin: float) -> bool:
+        """Return whether a clause holds by more than a margin."""
+        verdict = self.verify(clause, head, margin=margin)
+        return isinstance(verdict, Holds) and verdict.margin > margin
+
+    def verify(self, clause: Clause, head: Head, *, margin: float = 0.0) -> Verdict:
+        """Judge a clause, case by case if needed.
 
         A case is proved if it holds by more than `margin`. If a case stays open, return the verdict of the last part
         tried.
@@ -73,7 +81,7 @@ class Cases:
         looked = 0
         while queue:
             number, part = queue.popleft()
-            verdict = judge(clause, head, part.envelope, part.region)
+            verdict = self._judge(clause, head, part.envelope, part.region)
             looked += 1
             if isinstance(verdict, Holds) and verdict.margin > margin:
                 proofs.append(verdict)

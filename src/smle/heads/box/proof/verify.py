@@ -9,7 +9,6 @@ pricing them in closed form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -66,7 +65,7 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
         for region, active, rules in obligation_regions(cells, spec, c):
             if head is None:
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
-            place = _Place.of(over.bounds, head, Region.of(cells, spec, active, domain=domain, rows=rows))
+            place = _Place(over.bounds, head, Region.of(cells, spec, active, domain=domain, rows=rows))
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
             verdicts = place.verdicts([clause for *_, clause in clauses])
             items.extend((Obligation(c, i, j, region), v) for (i, j, _), v in zip(clauses, verdicts, strict=True))
@@ -79,37 +78,23 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
     return Verdicts(tuple(items), tuple(blocks), tuple(rule.name for rule in spec.rules), tuple(gaps))
 
 
-@dataclass(frozen=True, eq=False)
 class _Place:
     """One head over one region, to be judged as a whole or case by case."""
 
-    head: Head
-    support: RegionMaximum
-    envelope: WidenedBox
-    cases: Cases
-
-    @classmethod
-    def of(cls, bounds: Bounds, head: Head, region: Region) -> _Place:
-        support = RegionMaximum(region)
-        envelope = WidenedBox.over_region(bounds, support)
-        return cls(head, support, envelope, Cases(bounds, envelope, region))
-
-    @property
-    def is_relaxed(self) -> bool:
-        return self.envelope.by_network is not None
-
-    @property
-    def has_cases(self) -> bool:
-        return self.is_relaxed or (self.envelope.crossing is not None and len(self.envelope.crossing.open) > 0)
+    def __init__(self, bounds: Bounds, head: Head, region: Region) -> None:
+        self.head, self.support, self.is_relaxed = head, RegionMaximum(region), bool(bounds.hidden)
+        self.envelope = WidenedBox.over_region(bounds, self.support)
+        self.cases = Cases(bounds, self.envelope, region, judge_clause)
+        self.has_cases = self.is_relaxed or self.envelope.crosses
 
     def verdicts(self, clauses: Sequence[Clause]) -> list[Verdict]:
         if self.is_relaxed:
-            return [self.cases.verify(clause, self.head, judge=judge_clause) for clause in clauses]
+            return [self.cases.verify(clause, self.head) for clause in clauses]
         found = verify_clauses(clauses, self.head, self.envelope, self.support.region)
         if not self.has_cases:
             return found
         return [
-            v if isinstance(v, Holds) else self.cases.verify(clause, self.head, judge=judge_clause)
+            v if isinstance(v, Holds) else self.cases.verify(clause, self.head)
             for clause, v in zip(clauses, found, strict=True)
         ]
 

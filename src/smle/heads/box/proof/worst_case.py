@@ -49,6 +49,11 @@ class WidenedBox:
     crossing: Crossing | None = field(default=None, kw_only=True)
 
     @property
+    def crosses(self) -> bool:
+        """Whether affine bounds cross in part of the region only."""
+        return self.crossing is not None and len(self.crossing.open) > 0
+
+    @property
     def by_network(self) -> HiddenWidenedBox | None:
         """The box in terms of hidden units, if bounds are networks, else None."""
         return self if isinstance(self, HiddenWidenedBox) else None
