@@ -1,4 +1,4 @@
-"""Conversions between torch and the deployed program: gates, starting points and heads as plain arrays."""
+"""From torch to the deployed program: gates, starting points, and heads frozen as they are deployed."""
 
 from __future__ import annotations
 
