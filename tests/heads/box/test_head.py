@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
+from smle_check.program import run
 from support.safe_networks import BRAKING, DOSE, SPECIFICATIONS, make_network, make_rows, safe_network
 from support.sampling import Judge, hard_points
 
@@ -102,16 +103,24 @@ def test_program_equals_reference(name: str, bounds: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("bounds", [*BOUNDS, "constant", "network"])
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_training_computes_what_is_deployed(name: str, bounds: str) -> None:
-    """At hard points, up to rounding."""
+    """The gate cell by cell, at hard points; the outputs up to rounding."""
     spec = SPECIFICATIONS[name]
     network = make_network(spec, bounds=bounds)
     network.backbone = nn.Identity()
+    seen: list[Tensor | None] = []
     for dtype in (np.float32, np.float64):
         for points in hard_points(spec, np.random.default_rng(0), 300, dtype=dtype):
             features, z = torch.tensor(points), 2 * torch.randn(len(points), 8)
             trained = network.train()(features, z)
+            steps = network._front[features.dtype]
+            env = {"features": features}
+            if steps:
+                run(steps, env)
+            cells = network.eval().deployed.cell_of(points)
+            seen.append(env.get("cell"))
+            assert seen[-1] is None or np.array_equal(seen[-1].numpy(), cells)
             size = trained.abs().amax(dim=0).clamp(min=1.0)
-            assert ((network.eval()(features, z) - trained).abs() <= 1e-3 * size).all()
+            assert ((network(features, z) - trained).abs() <= 1e-3 * size).all()
 
 
 def test_gradients_of_what_is_deployed_are_those_of_training() -> None:

@@ -19,7 +19,7 @@ from smle.errors import RuleError
 from smle.heads.box.network.bounds import AffineBox, BoxModule, FixedBox, NetworkBox
 from smle.heads.box.network.deployed import centers_of, frozen, gate_of, ungated
 from smle.heads.box.network.head_parameters import HeadParameters
-from smle.heads.box.network.operations import affine_at, cell, clamped, clip
+from smle.heads.box.network.operations import TABLE, affine_at, clip
 from smle.heads.box.network.own_bounds import own_box
 from smle.heads.box.program import Box as BoxProgram
 from smle.heads.box.proof.frozen_heads import FrozenHeads
@@ -36,7 +36,7 @@ from smle.regions.cells import Cells
 from smle.regions.geometry import Domain
 from smle.regions.search import find_cells
 from smle.rules import Specification
-from smle_check.program import box_of
+from smle_check.program import Step, box_of, needed, prepared, run
 
 if TYPE_CHECKING:
     from smle.certificates.document import Certificate
@@ -145,11 +145,15 @@ class BoxNetwork(Float32Only):
         return (NetworkBox if bounds == "network" else AffineBox)(embedding, low, high)
 
     def _prepare(self) -> None:
-        """Precompute the ends of the domain on the device, for float32 and float64 features."""
+        """Precompute, for float32 and float64 features, the operations in front of the bounds."""
         place = self.heads.raw_weight.device
-        self._ends = {
-            dtype: [torch.from_numpy(self._of_rules[f"domain.{end}_{name}"]).to(place) for end in ("lower", "upper")]
-            for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64"))
+        tensors = {name: torch.from_numpy(value).to(place) for name, value in self._of_rules.items()}
+        program = self._head.program
+        assert isinstance(program, BoxProgram)
+        ops = needed(program.ops, ("x32", "cell"))
+        self._front: dict[torch.dtype, list[Step]] = {
+            dtype: prepared(ops, tensors, TABLE, str(dtype).removeprefix("torch."))
+            for dtype in (torch.float32, torch.float64)
         }
         self.heads.constants(torch.float32)  # cached now, so that none is created inside a transform
 
@@ -160,7 +164,7 @@ class BoxNetwork(Float32Only):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out compiled programs; a copy compiles its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "_ends")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_head", "_front")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -201,12 +205,18 @@ class BoxNetwork(Float32Only):
             with torch.autocast(device_type=device, enabled=False):
                 return self._trained(features, z)
         z = z if z.dtype is torch.float32 else z.to(torch.float32)
-        x = clamped(features, *self._ends[features.dtype]) if self._head.moves else features
-        place = cell(features.detach(), self._head.live) if self._gate.members else None
+        seen = {"features": features}
+        steps = self._front[features.dtype]
+        if steps:
+            run(steps, seen)
+        x32 = seen.get("x32")
         known = self.heads.constants(torch.float32)
-        standardize = known["standard_offset"], known["standard"]
-        lower, upper = self.box.limits(x, self.box.envelope(), standardize=standardize)
-        return affine_at(place, self.training_clip(z, lower, upper), x, z, *self.heads(torch.float32))
+        lower, upper = self.box.limits(
+            features if x32 is None else x32,
+            self.box.envelope(),
+            standardize=(known["standard_offset"], known["standard"]),
+        )
+        return affine_at(seen.get("cell"), self.training_clip(z, lower, upper), x32, z, *self.heads(torch.float32))
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if requested."""
