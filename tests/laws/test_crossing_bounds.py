@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from smle.heads.box.algorithms import counterexample
 from smle.heads.box.algorithms.counterexample import exclusion_counterexample, linear_counterexample
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import run_pdcg, strongest_counterexample
 from smle.heads.box.algorithms.projection import nearest_safe_head
-from smle.heads.box.proof import clause_lp
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.verdict import Holds
 from smle.heads.box.proof.verify import verify
@@ -57,7 +57,7 @@ def test_strongest_counterexamples_equal_the_papers_milp_where_bounds_cross(
     crossed = found = 0
     linear = WAYS[way]
     if way == "by a MILP":
-        monkeypatch.setattr(clause_lp, "_MOST_PARTS", 0)
+        monkeypatch.setattr(counterexample, "_MOST_CASES", 0)
     for seed in range(CASES):
         bounds, stated, head, region = drawn(seed, linear=linear)
         rng = np.random.default_rng(1000 + seed)

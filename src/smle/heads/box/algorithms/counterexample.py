@@ -8,8 +8,9 @@
 * Per clause: maximize min_j (literal_j) by one LP, whose multipliers prove the clause if the maximum is negative.
 
 Where affine bounds cross, a unit lies in [l, max(l, u)], so the maximum of a row is that of a convex function of x, at
-a vertex of the region. If there are too many vertices, units are settled one by one (`exact_clause_optimum`). Either
-way the optimum is that of the paper's MILP with its B_i.
+a vertex of the region. If there are too many vertices, branch and bound settles units one by one, at l or below u,
+until the line above max(l, u) costs nothing at the maximum. Either way the optimum is that of the paper's MILP with its
+B_i.
 
 Rounding is ignored: these are the paper's problems over real numbers, and callers put the tolerance of its supplement
 into h. The MILPs are in studies/formulations.py.
@@ -17,7 +18,7 @@ into h. The MILPs are in studies/formulations.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,10 @@ _SUBSET_ROWS = 12
 """Try all subsets of up to this many rows."""
 
 _MILP_SECONDS = 30.0
+_MOST_CASES = 5_000
+"""Use the MILP beyond this many cases of crossing units."""
 _GAIN = 1e-10
-"""Leave out a sum that could gain less than this share."""
+"""Close a case that could gain less than this share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +76,8 @@ class Search:
 def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Search:
     """Maximize the sum of positive violations of single-literal rows.
 
-    Only rows that can be violated take part. All subsets of up to 12 of them are tried, largest bound first; beyond
-    that HiGHS solves the paper's MILP. A counterexample has a strength > 0.
+    Only rows that can be violated take part. All subsets of up to 12 of them are tried; beyond that HiGHS solves the
+    paper's MILP. A counterexample has a strength > 0.
     """
     top, x, _ = _maxima(rows, head, envelope, support)
     if np.isnan(x).any():
@@ -87,24 +90,16 @@ def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBo
     subsets = (np.arange(1, 2 ** len(active))[:, None] >> np.arange(len(active))) & 1
     weights = np.zeros((len(subsets), len(rows.h)))
     weights[:, active] = subsets
-    values, x, directions = _maxima(rows.combined(weights), head, envelope, support)
+    sums = rows.combined(weights)
+    if envelope.crossing is not None and support.vertices is None:
+        settled = _settling(rows, sums, head, envelope, support)
+        return _by_milp(rows, head, envelope, support, active=active, reach=top) if settled is None else settled
+    values, x, directions = _maxima(sums, head, envelope, support)
     if np.isnan(x).any():
         return _failed(support)
-    best: Counterexample | None = None
-    for i in np.argsort(-values, kind="stable"):
-        if values[i] <= (0.0 if best is None else best.strength * (1 + _GAIN)):
-            break
-        point, z = x[i], envelope.corner(directions[i], x[i])
-        if envelope.crossing is not None and support.vertices is None:  # the value is a bound
-            optimum = exact_clause_optimum(rows.combined(weights[i : i + 1]), head, envelope, support.region)
-            if optimum.x is None or optimum.z is None:
-                return Search(None, Status.ERROR, f"{optimum.solution.status} ({optimum.solution.message})")
-            if not optimum.exact:
-                return _by_milp(rows, head, envelope, support, active=active, reach=top)
-            point, z = optimum.x, optimum.z
-        at = counterexample_at(rows, head, point, z)
-        best = at if at is not None and (best is None or at.strength > best.strength) else best
-    return Search(best, Status.OPTIMAL, strongest=not isinstance(envelope, HiddenWidenedBox))
+    best = int(np.argmax(values))
+    found = counterexample_at(rows, head, x[best], envelope.corner(directions[best], x[best]))
+    return Search(found, Status.OPTIMAL, strongest=not isinstance(envelope, HiddenWidenedBox))
 
 
 def _vertex_values(sums: Literals, head: HeadNumbers, envelope: WidenedBox, points: Array) -> Array:
@@ -122,6 +117,47 @@ def _vertex_values(sums: Literals, head: HeadNumbers, envelope: WidenedBox, poin
     value = np.maximum(v, 0.0) @ upper.T + np.minimum(v, 0.0) @ lower.T + direct @ points.T
     total: Array = value + (sums.g @ head.b - sums.h)[:, None]
     return total
+
+
+def _settling(
+    rows: Literals, sums: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
+) -> Search | None:
+    """Maximize sums of rows where units cross, or return None if there are too many cases.
+
+    The points (x, z) of all cases are candidates; a case is closed once its bound does not exceed the best candidate.
+    """
+    crossing = envelope.crossing
+    assert crossing is not None
+    plain = replace(envelope, upper=crossing.upper, upper_slope=crossing.upper_slope)
+    v, c, offset = slopes_and_offsets(sums, head, plain)
+    up = np.maximum(v[:, crossing.units], 0.0)
+    share, lift = np.tile(crossing.share, (len(v), 1)), np.tile(crossing.lift, (len(v), 1))
+    number, best = np.arange(len(v)), Counterexample(np.zeros(0), np.zeros(0), 0.0, ())
+    cases = 0
+    while len(number):
+        cases += len(number)
+        if cases > _MOST_CASES:
+            return None
+        own, steep = up[number], share * up[number]
+        top, _, x = support(c[number] + steep @ crossing.slope)
+        if np.isnan(x).any():
+            return _failed(support)
+        bound = top + offset[number] + steep @ crossing.offset + (own * lift).sum(axis=1)
+        for i in np.argsort(-bound):
+            if bound[i] <= best.strength:
+                break
+            at = counterexample_at(rows, head, x[i], envelope.corner(v[number[i]], x[i]))
+            best = at if at is not None and at.strength > best.strength else best
+        gap = x @ crossing.slope.T + crossing.offset
+        cost = own * (share * gap + lift - np.maximum(gap, 0.0))
+        cost[(lift == 0) & ((share == 0) | (share == 1))] = 0.0
+        left = np.flatnonzero((bound > best.strength * (1 + _GAIN)) & (cost.max(axis=1) > 0))
+        place = cost[left].argmax(axis=1)
+        number = np.tile(number[left], 2)
+        share, lift = np.tile(share[left], (2, 1)), np.tile(lift[left], (2, 1))
+        both = np.arange(len(number)), np.tile(place, 2)
+        share[both], lift[both] = np.repeat([0.0, 1.0], len(left)), 0.0
+    return Search(best if best.violated else None, Status.OPTIMAL)
 
 
 def _failed(support: RegionMaximum) -> Search:
