@@ -26,7 +26,6 @@ from torch import nn
 import smle_check
 from smle import correct
 from smle.heads.box.network.assurance import certify
-from smle.heads.box.proof.frozen_heads import NetworkBounds
 from smle.networks.units import DataScale
 from smle.nn import BoxNetwork
 from smle.rules import Categorical, Row, Specification
@@ -119,20 +118,11 @@ def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
         for name, value in zip(("weight", "bias"), pair, strict=True):
             tensors[f"backbone.{i}.{name}"] = value.detach().float().numpy()
     over = network.frozen_heads()
-    bounds = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
-    tensors |= {f"bounds.{name}": value for name, value in bounds.items()}
-    heads = [head for head in over.heads if head is not None]
-    for name, part in (("weight", "W"), ("bias", "b"), ("passthrough", "V"), ("fallback", "fallback")):
-        values = [getattr(head, part) for head in heads]
-        if values[0] is not None:
-            tensors[f"heads.{name}"] = np.stack(values)
+    tensors |= over.stored()
     if network.cells.gated:
         tensors["heads.at"] = np.stack(
             [witness(network, spec, cell) for cell, head in enumerate(over.heads) if head is not None]
         )
-    free = network.free_head
-    if free is not None:
-        tensors |= {"free.weight": free[0], "free.bias": free[1]}
     return {name: np.ascontiguousarray(value, dtype=value.dtype) for name, value in tensors.items()}
 
 

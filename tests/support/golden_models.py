@@ -34,7 +34,7 @@ import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
 from smle.heads.box.program import Box
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.nn import BoxNetwork
 from smle.regions.cells import Cells
 from smle.rules import Categorical, Specification
@@ -138,12 +138,9 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
         )
         heads[cell] = Head(weight, tensors["heads.bias"][i], V=V, fallback=fallback)
-    box = {"network": NetworkBounds.of_stored, "affine": lambda b: Bounds(**b), "fixed": lambda b: Bounds(**b)}
-    free = None
-    if "free.weight" in tensors:
-        free = tensors["free.weight"], tensors["free.bias"]
+    free = Head(tensors["free.weight"], tensors["free.bias"]) if "free.weight" in tensors else None
     assert heads.count(None) == (free is not None)
-    network.pin(FrozenHeads(box[kind](bounds), tuple(heads)), free)
+    network.pin(FrozenHeads(Bounds.of_stored(bounds), tuple(heads), free))
     return network.requires_grad_(False)
 
 

@@ -181,9 +181,16 @@ def test_lowered_precision_and_autocast_do_not_reach_the_head(lower: object) -> 
         torch.backends.cuda.matmul.fp32_precision = old_cuda
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
-def test_copies_deploy_the_same(copied: object) -> None:
-    network = make_network(BRAKING).eval()
+def reloaded(network: BoxNetwork) -> BoxNetwork:
+    other = make_network(BRAKING, bounds="network" if network.box.widths else "fixed", seed=9)
+    other.load_state_dict(network.state_dict())
+    return other.eval()
+
+
+@pytest.mark.parametrize("bounds", ["fixed", "network"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), reloaded])
+def test_copies_deploy_the_same(copied: object, bounds: str) -> None:
+    network = make_network(BRAKING, bounds=bounds).eval()
     features, _ = make_rows(BRAKING, 32)
     other = copied(network)  # type: ignore[operator]
     assert torch.equal(other(features), network(features))
