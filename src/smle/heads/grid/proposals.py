@@ -7,13 +7,14 @@ points move toward the safe answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.heads.grid.blocks import Asked, GridBlock
-from smle.heads.grid.reduction import Reduction, reduce
+from smle.heads.grid.reduction import reduce
+from smle.nearest.clauses import tied_together
 
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
@@ -22,7 +23,6 @@ __all__ = ["GridProposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.intp]
 _MOVES = (2.0**-6, 2.0**-3, 0.25, 0.5)  # toward the safe answer
 _FAR = 2.0**52
 
@@ -38,7 +38,9 @@ class GridProposals:
         C = program.stored["check.outputs"]
         self._T, self._t = self.reduction.T.astype(np.float64), self.reduction.t.astype(np.float64)
         self._moves, self._always = bool(self._T.any()), all(program.always)
-        groups = _together(self.reduction, C, program.clauses)
+        ties = [{i, *self.reduction.free[np.flatnonzero(row)].tolist()} for i, row in enumerate(self.reduction.B)]
+        ties += [set(np.flatnonzero(C[list(own)].any(axis=0)).tolist()) for own in program.clauses]
+        groups = tied_together(ties, [], len(steps))
         self.blocks = [GridBlock(program, self.reduction, C, weight, outputs) for outputs in groups]
         first = self.blocks[0]
         counts = len(groups), len(first.literals), len(first.clauses)
@@ -67,20 +69,3 @@ class GridProposals:
             for block in self.blocks:
                 k[:, block.outputs] = block.rounded(moved[:, block.outputs], c[:, block.outputs])
             yield k
-
-
-def _together(reduction: Reduction, C: Array, clauses: list[tuple[int, ...]]) -> list[Numbers]:
-    """Group outputs that equalities or clauses tie together."""
-    m = len(reduction.t)
-    group = np.arange(m)
-
-    def join(members: Any) -> None:
-        own = np.asarray(members)
-        if len(own):
-            group[np.isin(group, group[own])] = group[own].min()
-
-    for i in range(m):
-        join([i, *reduction.free[np.flatnonzero(reduction.B[i])]])
-    for own in clauses:
-        join(np.flatnonzero(C[list(own)].any(axis=0)))
-    return [np.flatnonzero(group == g) for g in np.unique(group)]
