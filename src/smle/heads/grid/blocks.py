@@ -88,10 +88,7 @@ class GridBlock:
 
     def _rows(self) -> None:
         """Prepare rows over free outputs: those of literals, then upper and lower ends of ranges."""
-        A = np.vstack([self.C @ self.B, self.B, -self.B]) if len(self.free) else np.zeros((0, 0))
-        if not len(self.free):
-            self.A, self.divisor = A, np.ones(0)
-            return
+        A = np.vstack([self.C @ self.B, self.B, -self.B])
         divisor = np.array([max(int(np.gcd.reduce(np.abs(row).astype(np.int64))), 1) for row in A])
         self.A, self.divisor = A / divisor[:, None], divisor.astype(np.float64)
         self.binds = self.A.any(axis=1)
@@ -99,12 +96,10 @@ class GridBlock:
         single = (self.C != 0).sum(axis=1) == 1
         self.is_plain = plain = all(len(own) == 1 for own in self.of_clause)
         equal: Mask = np.asarray(~(self.C @ self.B).any(axis=1))  # sums that equalities fix
-        self.is_limits = len(self.outputs) == 1
         m = len(self.outputs)
-        signs = self.C[equal][0] if equal.any() else np.zeros(m)
+        self.signs = signs = self.C[equal][0] if equal.any() else np.zeros(m)
         one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and plain
         self.is_sum = bool(one and (single | equal).all())
-        self.signs, self.is_turned = signs, bool((signs < 0).any())
         self.single = single
         self.own = [(k, i, float(self.C[k, i])) for k in np.flatnonzero(single) for i in np.flatnonzero(self.C[k])]
         first = np.array([row[np.flatnonzero(row)[0]] > 0 for row in self.C], dtype=bool)
@@ -136,8 +131,6 @@ class GridBlock:
         self.differences = apart[:, self.free_of_base] @ self.B.T  # of cumulative sums
 
     def _metric(self) -> None:
-        if not len(self.free):
-            return
         WB = self.w[:, None] * self.B
         self.H = WB.T @ WB
         self.P = np.linalg.solve(self.H, WB.T * self.w)  # (f, outputs)
@@ -154,7 +147,7 @@ class GridBlock:
         """Return right sides of the rows over free outputs (n, rows): whole, infinite where literals do not apply."""
         literal, count, m = asked.right - asked.c @ self.C.T, len(self.literals), len(self.outputs)
         on = self._on(asked)
-        if on is not None and not self.always:
+        if on is not None:
             literal = np.where(on, literal, np.inf)
         r = np.empty((max(len(literal), len(asked.c)), len(self.A)))
         r[:, :count] = literal
@@ -164,8 +157,8 @@ class GridBlock:
         return np.asarray(np.floor(r, out=r))
 
     def _on(self, asked: Asked) -> Mask | None:
-        """Return the literals that belong to a clause of a rule that is on (n, literals), or None: all."""
-        if asked.on is None:
+        """Return the literals that belong to a clause of a rule that is on (n, literals), or None if always all."""
+        if asked.on is None or self.always:
             return None
         on = np.zeros((len(asked.p), len(self.literals)), dtype=bool)
         for place, own in enumerate(self.of_clause):
@@ -195,7 +188,7 @@ class GridBlock:
             return c, c
         if self.is_sum:
             return self._on_sum(asked)
-        if self.is_limits and self.is_plain:
+        if len(self.outputs) == 1 and self.is_plain:
             return self._limited(asked)
         r = self.limits(asked)
         if self.is_plain:
@@ -221,7 +214,7 @@ class GridBlock:
         """Return the nearest whole points with a given sum, between limits of single outputs."""
         lower, upper = self._ends(asked.right, self._on(asked))
         p, turned = asked.p, self.signs < 0
-        if self.is_turned:
+        if turned.any():
             p = np.where(turned, -p, p)
             lower, upper = np.where(turned, -upper, lower), np.where(turned, -lower, upper)
         total = asked.c @ self.signs  # the same for all u
@@ -230,7 +223,7 @@ class GridBlock:
             k = exchanged(remainders(z, p, upper, total, self.cost), p, lower, upper, self.cost)
         else:
             k = cumulative(z)
-        return (np.where(turned, -k, k), np.where(turned, -z, z)) if self.is_turned else (k, z)
+        return (np.where(turned, -k, k), np.where(turned, -z, z)) if turned.any() else (k, z)
 
     def _pieces(self, asked: Asked, r: Array) -> Iterator[Array]:
         """Yield right sides with one literal per clause; the others do not bind."""

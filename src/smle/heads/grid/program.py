@@ -6,6 +6,7 @@ stored safe answer. The check and the safe answers are proved; proposals need no
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,8 @@ class GridProgram(AsksOnce):
         self._num, self._den = _single(self.numerator), _single(self.denominator)
         self._low, self._high = _single(self.lower), _single(self.upper)
         self._scaled = bool((self.numerator != 1).any()), bool((self.denominator != 1).any())
-        names = {kind: (f"domain.lower_{kind.name}", f"domain.upper_{kind.name}") for kind in _FORMATS}
-        self._domain = {kind: (tensors[low], tensors[high]) for kind, (low, high) in names.items()}
+        sides = ("lower", "upper")
+        self._domain = {kind: [tensors[f"domain.{side}_{kind.name}"] for side in sides] for kind in _FORMATS}
         self._stepped = np.array([step is not None for step in spec.input_steps], dtype=bool)
         self._has_steps = bool(self._stepped.any())
         self._is_scaled_input = bool(
@@ -246,7 +247,7 @@ class GridProgram(AsksOnce):
             question = tree[0]
             if isinstance(question, dict):
                 assert read is not None
-                inside = read[chosen, question["input"]] <= float(_fraction(question["at"]))
+                inside = read[chosen, question["input"]] <= float(Fraction(question["at"]))
             else:
                 inside = np.ones(len(chosen), dtype=bool) if bits is None else bits[chosen, self._place[question]]
             stack += [(tree[2], chosen[~inside]), (tree[1], chosen[inside])]
@@ -288,9 +289,3 @@ class GridProgram(AsksOnce):
 def _single(values: Array) -> Any:
     """Return the one number that they all are, which is read faster, or the numbers."""
     return values[0] if len(values) and (values == values[0]).all() else values
-
-
-def _fraction(text: str) -> Any:
-    from fractions import Fraction
-
-    return Fraction(text)
