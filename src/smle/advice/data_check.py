@@ -14,7 +14,7 @@ from smle.advice.costs import RuleCost, lost_scores, metric_of, rule_costs, scor
 from smle.advice.unit_check import target_doubts
 from smle.nearest.oracle import nearest_outputs, to_scores
 from smle.rules import NumericInput, Specification
-from smle.rules.membership import active, broken
+from smle.rules.membership import active_rules, broken
 
 __all__ = ["DataCheck", "check_data"]
 
@@ -117,14 +117,12 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
     outside = ~((lower <= X) & (upper >= X))
     inside = ~outside.any(axis=1)
     n = max(len(X), 1)
-    on = np.zeros((len(X), len(spec.rules)), dtype=bool)
-    for index, rule in enumerate(spec.rules):
-        on[:, index] = active(rule, X)
+    on = active_rules(spec, X)
     violated, price, missing, costs = None, None, 0, None
     doubts: tuple[str, ...] = ()
     if Y is not None:
         targets = np.asarray(Y, dtype=np.float64).reshape(len(X), len(spec.targets))
-        wrong = broken(spec, X, to_scores(spec, targets))
+        wrong = broken(spec, X, to_scores(spec, targets), on)
         violated = tuple(float(v) for v in wrong.sum(axis=0) / n)
         best = targets.copy()
         rows = np.flatnonzero(inside & wrong.any(axis=1))  # the others are allowed as they are

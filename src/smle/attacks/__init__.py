@@ -17,6 +17,7 @@ from smle.heads.box.proof.verdict import NotProved
 from smle.heads.box.proof.verify import verify as verify_heads
 from smle.rules import Choice, Number, NumericInput, Specification
 from smle.rules.membership import broken
+from smle.rules.phrases import mentioned
 from smle.violations import Broken, excess_of, hunt
 
 __all__ = ["Attack", "StrongestCounterexample", "Violation", "attack", "counterexample"]
@@ -145,13 +146,9 @@ def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray
 
 
 def _read_by(spec: Specification, rule: int) -> set[str]:
-    stated = spec.rules[rule]
-    rows = [row.coefficients for region in stated.regions for row in region.rows]
-    rows += [literal.inputs for clause in stated.requirement.clauses for literal in clause.literals]
-    columns = {i for form in rows for i, _ in form}
-    places = [(item.name, (place.start, place.stop)) for item, place in spec.input_slices]
-    places += [(name, (i, i + 1)) for name, i in spec.flag_columns.items()]
-    return {name for name, (start, stop) in places if any(start <= i < stop for i in columns)}
+    columns = set(mentioned(spec.rules[rule]))
+    read = {item.name for item, place in spec.input_slices if columns & set(range(place.start, place.stop))}
+    return read | {name for name, column in spec.flag_columns.items() if column in columns}
 
 
 def _usual(spec: Specification, examples: FloatArray | None) -> FloatArray:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from smle.rules import Categorical, NumericInput, Rule, Specification, date_text, number_text
 from smle_check.digits import decimal
 
-__all__ = ["number_json", "point_json", "point_text", "quoted", "short_number", "value_text"]
+__all__ = ["mentioned", "number_json", "point_json", "point_text", "quoted", "short_number", "value_text"]
 
 
 def short_number(value: Fraction) -> str:
@@ -33,7 +33,7 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
 
     If they mention none, return "every input". Of a category, only the column that is on is shown.
     """
-    matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
+    matters = {column for rule in rules for column in mentioned(spec.rules[rule])}
     parts = []
     for item, place in spec.input_slices:
         columns = range(place.start, place.stop)
@@ -48,7 +48,8 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
     return ", ".join(parts) or "every input"
 
 
-def _mentioned(rule: Rule) -> Iterator[int]:
+def mentioned(rule: Rule) -> Iterator[int]:
+    """Yield the columns that the conditions and requirements of a rule read."""
     for region in rule.regions:
         for row in region.rows:
             yield from (column for column, _ in row.coefficients)
