@@ -1,7 +1,7 @@
 """Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
 
 The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
-costs accuracy. As in `smle.heads.grid.proposals`, outputs that no rule ties together are separate problems. Sums with
+costs accuracy. As in `smle.heads.grid.program`, outputs that no rule ties together are separate problems. Sums with
 limits are solved by a few steps of Newton's method, everything else by ADMM.
 """
 
