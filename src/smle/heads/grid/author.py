@@ -20,6 +20,7 @@ from smle.heads.grid.safe import NoGridAnswer, SafeSearch, feasible
 from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
 from smle.rules.phrases import point_text, quoted
+from smle.rules.steps import is_multiple
 from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import check_tensors, comparison_of, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors
@@ -181,20 +182,18 @@ def _explained(spec: Specification, grid: Grid, search: SafeSearch, x: Array, ac
         output, low, high = limits
         step = grid.steps[output]
         return f"{_nothing_between(step, low, high)} ({place}): {rules} '{spec.targets[output]}' nothing else."
-    read = {i for r in active for c in spec.rules[r].requirement.clauses for a in c.literals for i, _ in a.outputs}
-    if any(grid.chosen[i] for i in read):
+    literals = [a for r in sorted(active) for c in spec.rules[r].requirement.clauses for a in c.literals]
+    if any(grid.chosen[i] for literal in literals for i, _ in literal.outputs):
         text = f"{rules} nothing on the chosen grid {place}, though real numbers would obey"
-        for r in sorted(active):
-            for clause in spec.rules[r].requirement.clauses:
-                for literal in clause.literals:
-                    ((i, g), *more) = literal.outputs
-                    value = literal.bound / g
-                    if not more and not literal.inputs and (value / grid.steps[i]).denominator != 1:
-                        whole = value // grid.steps[i] * grid.steps[i]
-                        return (
-                            f"{text}: {number_text(value, 9)} becomes {number_text(whole, 9)}. State a decimal step, "
-                            "such as 'step: 0.001'."
-                        )
+        for literal in literals:
+            ((i, g), *more) = literal.outputs
+            value = literal.bound / g
+            if not more and not literal.inputs and not is_multiple(value, grid.steps[i]):
+                whole = value // grid.steps[i] * grid.steps[i]
+                return (
+                    f"{text}: {number_text(value, 9)} becomes {number_text(whole, 9)}. State a decimal step, "
+                    "such as 'step: 0.001'."
+                )
         return f"{text}. State a step that fits the rules, such as 'step: 0.001'."
     return (
         f"{rules} no whole numbers of steps {place}, though real numbers would obey. Use finer steps, or a tolerance."

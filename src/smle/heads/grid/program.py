@@ -72,8 +72,7 @@ class GridProgram(AsksOnce):
         self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
         self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
-        everywhere = {g for g in regions if not spec.regions[g]}
-        self.always = [bool(everywhere & set(spec.rules[rule].regions)) for rule, *_ in self.listed.clauses]
+        self.always = [any(not spec.regions[g] for g in spec.rules[rule].regions) for rule, *_ in self.listed.clauses]
         self.clauses = [own for *_, own in self.listed.clauses]
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
