@@ -1,7 +1,7 @@
 """Problems of the grid head: outputs that rules tie together, nearest whole numbers of steps. Nothing is proved.
 
 Equalities are solved first, k = B u + T kx + t. For one literal per clause: the nearest real point, rounded so that
-sums of neighbors keep their limits; then, where rules tie few outputs together, whole points around it; then single
+sums of neighbors keep their limits; or, where rules tie few outputs together, whole points around it; then single
 steps as long as they help.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,11 @@ from smle.heads.grid.rounding import (
     floors,
     nearest_in_box,
     nearest_on_sum,
-    nearest_under,
     of,
     remainders,
     snapped,
 )
+from smle.nearest.polyhedra import Polyhedron
 
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
@@ -137,9 +138,12 @@ class GridBlock:
         self.project = self.B @ self.P
         R = np.linalg.cholesky(self.H).T
         self.R, self.back = R, np.linalg.inv(R)
-        rows = self.A @ self.back
-        self.norm = np.where(self.binds, np.sqrt((rows**2).sum(axis=1)), 1.0)
-        self.N = rows / self.norm[:, None]
+        self.norm = np.where(self.binds, np.sqrt(((self.A @ self.back) ** 2).sum(axis=1)), 1.0)
+
+    @cached_property
+    def _polyhedron(self) -> Polyhedron:
+        """The rows that bind, where distances are those of the problem."""
+        return Polyhedron((self.A @ self.back / self.norm[:, None])[self.binds], np.ones(len(self.free)))
 
     # --- right sides
 
@@ -257,8 +261,7 @@ class GridBlock:
         if len(self.free) <= _FEW:
             r = np.broadcast_to(r, (len(asked.p), len(self.A)))
             u = (asked.p - asked.c) @ self.P.T
-            v = nearest_under(u @ self.R.T, self.N, r / self.norm)
-            u = snapped(v @ self.back.T)
+            u = snapped(self._nearest_under(u @ self.R.T, (r / self.norm)[:, self.binds]) @ self.back.T)
             z = snapped(u @ self.B.T) + asked.c
             whole, found = self._around(u, asked, r)
             k = whole @ self.B.T + asked.c
@@ -272,6 +275,12 @@ class GridBlock:
         if len(open_):
             k[open_] = self._polished(k[open_], asked.some(open_), of(r, open_))
         return k, z
+
+    def _nearest_under(self, v: Array, b: Array) -> Array:
+        """Return the nearest points (n, f) under the rows that bind, b (n, rows), where distances are plain."""
+        few = self._polyhedron.at_once
+        parts = [slice(i, i + few) for i in range(0, len(v), few)]
+        return np.concatenate([self._polyhedron.nearest(v[i], b[i], np.isfinite(b[i]))[0] for i in parts])
 
     def _nearest_real(self, asked: Asked, r: Array) -> Array:
         """Return the nearest real points (n, outputs) that obey rows."""
