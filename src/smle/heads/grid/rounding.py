@@ -5,7 +5,6 @@ All functions work on many rows at once.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ THETA = 0.4871393  # not a half, where data have ties
 _FINE = 2.0**20
 _CLOSE = 1e-3  # of a step: tolerance for the sum of real points
 _NEWTON, _DAMPED = 40, 120
-_TRIANGLE = 64  # outputs whose cumulative sums are a product with a triangle of ones
 
 
 def of(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
@@ -133,10 +131,7 @@ def snapped(z: Array) -> Array:
 
 def floors(z: Array) -> Array:
     """Return cumulative sums, made whole: differences of them keep every whole limit that sums of neighbors kept."""
-    count = z.shape[1]  # sums of multiples of 2^-20 are exact, in any order
-    whole = z @ _triangle(count) if count <= _TRIANGLE else np.cumsum(z, axis=1)
-    whole += THETA
-    return np.asarray(np.floor(whole, out=whole))
+    return np.asarray(np.floor(np.cumsum(z, axis=1) + THETA))
 
 
 def cumulative(z: Array) -> Array:
@@ -146,11 +141,6 @@ def cumulative(z: Array) -> Array:
     result[:, 0] = whole[:, 0]
     np.subtract(whole[:, 1:], whole[:, :-1], out=result[:, 1:])
     return result
-
-
-@lru_cache(maxsize=_TRIANGLE)
-def _triangle(count: int) -> Array:
-    return np.triu(np.ones((count, count)))
 
 
 def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> Array:
