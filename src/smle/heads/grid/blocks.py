@@ -95,11 +95,11 @@ class GridBlock:
         self.binds = self.A.any(axis=1)
         self.binding = np.flatnonzero(self.A[: len(self.literals)].any(axis=1))  # literals that no equality settles
         single = (self.C != 0).sum(axis=1) == 1
-        self.is_plain = plain = all(len(own) == 1 for own in self.of_clause)
+        self.is_plain = all(len(own) == 1 for own in self.of_clause)
         equal: Mask = np.asarray(~(self.C @ self.B).any(axis=1))  # sums that equalities fix
         m = len(self.outputs)
         self.signs = signs = self.C[equal][0] if equal.any() else np.zeros(m)
-        one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and plain
+        one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and self.is_plain
         self.is_sum = bool(one and (single | equal).all())
         self.single = single
         self.own = [(k, i, float(self.C[k, i])) for k in np.flatnonzero(single) for i in np.flatnonzero(self.C[k])]
@@ -109,15 +109,14 @@ class GridBlock:
 
     def _order(self) -> None:
         """Order base outputs so that sums over some of them are sums of neighbors, if sums nest."""
-        m, f = len(self.outputs), len(self.free)
+        m = len(self.outputs)
         derived = [i for i in range(m) if i not in set(self.places.tolist())]
         # A derived output that is a sum of others is a total; else it is one of the parts, and comes last of them.
-        totals = [i for i in derived if f and (self.B[i] >= 0).all() and self.B[i].any()]
-        self.base = np.array([i for i in range(m) if i not in set(totals)], dtype=np.intp)
-        parts = [i for i in derived if i not in set(totals)]
-        sets = [frozenset(np.searchsorted(self.base, self.places[np.flatnonzero(self.B[i])]).tolist()) for i in totals]
-        for i in parts:
-            own = [*self.places[np.flatnonzero(self.B[i])].tolist(), i]
+        totals = {i for i in derived if (self.B[i] >= 0).all() and self.B[i].any()}
+        self.base = np.array([i for i in range(m) if i not in totals], dtype=np.intp)
+        sets = []
+        for i in derived:
+            own = [*self.places[np.flatnonzero(self.B[i])].tolist(), *({i} - totals)]
             sets.append(frozenset(np.searchsorted(self.base, own).tolist()))
         for row in self.C[:, self.base] if len(self.C) else ():
             used = np.flatnonzero(row)
@@ -136,8 +135,8 @@ class GridBlock:
         self.H = WB.T @ WB
         self.P = np.linalg.solve(self.H, WB.T * self.w)  # (f, outputs)
         self.project = self.B @ self.P
-        R = np.linalg.cholesky(self.H).T
-        self.R, self.back = R, np.linalg.inv(R)
+        self.R = np.linalg.cholesky(self.H).T
+        self.back = np.linalg.inv(self.R)
         self.norm = np.where(self.binds, np.sqrt(((self.A @ self.back) ** 2).sum(axis=1)), 1.0)
 
     @cached_property
