@@ -17,7 +17,7 @@ from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.errors import RuleError
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
 from smle.rules.lookups import entry_text
-from smle.rules.phrases import number_json, short_number, value_text
+from smle.rules.shown import number_json, short_number, value_text
 
 __all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 

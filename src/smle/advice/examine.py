@@ -27,7 +27,7 @@ from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
 from smle.regions.search import find_cells
 from smle.rules import Choice, Clause, Literal, Rule, Specification, clause_text, region_text
-from smle.rules.phrases import point_text, quoted
+from smle.rules.shown import point_text, quoted
 from smle.tables import encode_choices, encode_inputs, encode_numbers
 
 __all__ = ["conflicts_explained", "diagnose", "diagnose_arrays"]

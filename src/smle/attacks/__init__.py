@@ -18,7 +18,7 @@ from smle.heads.box.proof.verdict import NotProved
 from smle.heads.box.proof.verify import verify as verify_heads
 from smle.rules import Choice, Number, NumericInput, Specification, number_text
 from smle.rules.membership import broken
-from smle.rules.phrases import mentioned
+from smle.rules.shown import mentioned
 from smle.violations import Broken, excess_of, hunt
 
 __all__ = ["Attack", "StrongestCounterexample", "Violation", "attack", "counterexample"]

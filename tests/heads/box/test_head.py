@@ -142,6 +142,8 @@ def test_rules_hold_at_hard_points_for_any_embedding(name: str, bounds: str) -> 
     head, judge, rng = safe_network(spec, bounds=bounds).deployed, Judge(spec), np.random.default_rng(2)
     for points in hard_points(spec, np.random.default_rng(1), 2000):
         z = 100 * rng.standard_normal((len(points), 8), dtype=np.float32)
+        special = rng.choice(np.float32([np.nan, np.inf, -np.inf, 1e38, -1e38]), z.shape)
+        z = np.where(rng.random(z.shape) < 0.2, special, z)
         rows = range(0, len(points), 20)
         single = [head(points[i : i + 1], z[i : i + 1]) for i in rows]
         assert judge.violations(points, head(points, z)) == []

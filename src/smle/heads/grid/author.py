@@ -19,8 +19,7 @@ from smle.heads.grid.reduction import NotSolved, reduce
 from smle.heads.grid.safe import NoGridAnswer, SafeSearch, feasible
 from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
-from smle.rules.phrases import point_text, quoted
-from smle.rules.steps import is_multiple
+from smle.rules.shown import point_text, quoted
 from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import check_tensors, comparison_of, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors
@@ -188,7 +187,7 @@ def _explained(spec: Specification, grid: Grid, search: SafeSearch, x: Array, ac
         for literal in literals:
             ((i, g), *more) = literal.outputs
             value = literal.bound / g
-            if not more and not literal.inputs and not is_multiple(value, grid.steps[i]):
+            if not more and not literal.inputs and (value / grid.steps[i]).denominator != 1:
                 whole = value // grid.steps[i] * grid.steps[i]
                 return (
                     f"{text}: {number_text(value, 9)} becomes {number_text(whole, 9)}. State a decimal step, "
