@@ -139,7 +139,7 @@ def iterations(quick: bool, passed: dict[str, bool]) -> Table:
             "ours": _ours(head, problem, memory),
             "paper": _paper(over, head, problem, memory, exclusions=kind != "linear"),
         }
-        times = interleaved(contenders, rounds=5 if quick else 15, budget=20.0)
+        times = interleaved(contenders, rounds=5 if quick else 15, budget=8.0)
         ours, paper = (times[which].undisturbed * 1e3 for which in ("ours", "paper"))
         ratio = paper / ours
         rows.append((kind, bounds, memory, ours, paper, ratio))

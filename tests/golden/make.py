@@ -33,6 +33,7 @@ from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
 from smle_check.heads.box import Bounds, Head, Hidden
+from support.exported import columns_of
 from support.golden_models import (
     FOLDER,
     Arrays,
@@ -42,7 +43,6 @@ from support.golden_models import (
     answered,
     asked,
     built,
-    columns,
     exported,
     fed,
     layers,
@@ -457,7 +457,7 @@ def require_agreement(golden: Golden) -> int:
             running = exported(golden, network, Path(folder) / "model.onnx", with_backbone=with_backbone)
         for group in groups:
             if group != "float64":
-                wrong = golden.rows[group].wrong(columns(golden.spec, asked(running, fed(golden, group))))
+                wrong = golden.rows[group].wrong(columns_of(golden.spec, asked(running, fed(golden, group))))
                 assert not wrong, (group, wrong)
     return sum(len(rows.answers) for rows in golden.rows.values())
 

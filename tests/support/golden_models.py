@@ -37,9 +37,11 @@ from smle.heads.box.program import Box
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.nn import BoxNetwork
 from smle.regions.cells import Cells
-from smle.rules import Categorical, Choice, Label, Specification
+from smle.rules import Categorical, Specification
 from smle.tables import encode_inputs
 from smle_check.program import box, gate_of
+
+from .exported import session
 
 FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
@@ -200,9 +202,7 @@ def exported(golden: Golden, network: BoxNetwork, path: Path, *, with_backbone: 
     graph = helper.make_graph(nodes, "backbone", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     write_network(network, path, backbone=model)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return session(path.read_bytes())
 
 
 def asked(running: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -228,14 +228,3 @@ def fed(golden: Golden, group: str) -> dict[str, np.ndarray]:
     if rows.embedding is not None:
         feed["given"] = rows.embedding
     return feed
-
-
-def columns(spec: Specification, answers: dict[str, Any]) -> np.ndarray:
-    """Return the numbers, logits and scores (N, m) among named answers, in the order of the targets."""
-    names: list[str] = []
-    for item in spec.outputs:
-        if isinstance(item, Choice):
-            names += [f"score({item.name}={option})" for option in item.options]
-        else:
-            names.append(f"logit({item.name})" if isinstance(item, Label) else item.name)
-    return np.concatenate([answers[name] for name in names], axis=1)
