@@ -21,7 +21,7 @@ _HOME = {
     "certify": "smle.doors.assure",
     "correct": "smle.corrected",
     "counterexample": "smle.heads.box.algorithms.strongest",
-    "diagnose": "smle.advice.diagnose",
+    "diagnose": "smle.advice.examine",
     "load": "smle.doors.load",
     "project": "smle.doors.assure",
     "verify": "smle.doors.assure",
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from smle.advice.diagnose import diagnose
+    from smle.advice.examine import diagnose
     from smle.attacks import attack
     from smle.corrected import correct
     from smle.doors.assure import certify, project, verify

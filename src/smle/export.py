@@ -4,6 +4,7 @@ An exported file needs nothing but an ONNX runtime; `smle_check` checks it with 
 `write_network` and `write_module` need torch, and load it on first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smle.graphs.backbone import backbone_model
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["OnnxModel", "backbone_model", "check_onnx", "load_onnx", "write_module", "write_network", "write_onnx"]
 
 
+_TORCH = {"write_network": "smle.networks.onnx", "write_module": "smle.networks.onnx_operator"}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "write_network":
-        from smle.networks.onnx import write_network
-
-        return write_network
-    if name == "write_module":
-        from smle.networks.onnx_operator import write_module
-
-        return write_module
+    if name in _TORCH:
+        return getattr(import_module(_TORCH[name]), name)
     raise AttributeError(f"module 'smle.export' has no attribute '{name}'")

@@ -51,6 +51,10 @@ rules:
 outputs: {a: {step: 0.5, range: [-2, 3]}}
 rules: [{name: range, when: t > 1, then: a <= 3}]
 """,
+    "one answer": """
+outputs: {a: {integer: true, range: [-40, 40]}, b: {integer: true, range: [-40, 40]}}
+rules: [{name: sum, then: a + b == demand}, {name: other, then: a + 2 * b == 12}]
+""",
     "limits": """
 outputs: {a: {step: 0.1}}
 rules: [{name: range, then: 0 <= a <= 30}, {name: moving, then: a <= 3 + 0.7 * t + weight}]

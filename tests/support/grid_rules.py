@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from smle.rules import Literal, Row, Specification
 
-__all__ = ["FAMILIES", "GridJudge", "draw_grid", "hard_answers", "hard_inputs", "multiples"]
+__all__ = ["FAMILIES", "GridJudge", "draw_grid", "hard_answers", "hard_inputs"]
 
 Array = npt.NDArray[Any]
 Generator = np.random.Generator
@@ -216,11 +216,6 @@ def draw_grid(rng: Generator, family: str | None = None) -> tuple[str, str]:
 
 
 # --- points
-
-
-def multiples(k: Array, step: Fraction, dtype: Any) -> Array:
-    """Return the numbers of a format nearest to multiples of a step."""
-    return np.array([float(v * step) for v in k.astype(np.int64).tolist()], dtype=np.float64).astype(dtype)
 
 
 def hard_inputs(rng: Generator, spec: Specification, n: int, dtype: Any) -> Array:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Clause, Linear, Literal, Row, Specification
-from smle.violations.points import border_points, corner_points, finished, hard_points, uniform_points
+from smle.violations.points import border_points, corner_points, finished, uniform_points
 from smle_check.floats import BINARY32, BINARY64, nearest
 
 __all__ = [
@@ -33,6 +33,18 @@ __all__ = [
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+def hard_points(
+    spec: Specification, rng: np.random.Generator, count: int, *, dtype: type[np.floating] = np.float32
+) -> Iterator[FloatArray]:
+    """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them."""
+    rows = list(regions_of(spec).rows)
+    share = max(1, count // (2 + len(rows)))
+    yield uniform_points(spec, rng, share, dtype=dtype)
+    yield corner_points(spec, rng, share, dtype=dtype)
+    for row in rows:
+        yield border_points(spec, rng, share, row=row, dtype=dtype)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import NamedTuple
 
 from smle.advice.compare_search import Difference, forbidden_by_first_only
-from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
+from smle.rules.lookups import entry_text
 from smle.rules.shown import number_json, short_number, value_text
 
 __all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 
-_SHOWN = 5  # differences between files that an error names
+_SHOWN, _ENTRIES = 5, 10  # differences between files that an error names, and numbers of tables that are named
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,27 @@ class Said(NamedTuple):
         whose = "the file" if self.rule is None else f"rule '{self.rule}'"
         now, before = ("nothing" if value is None else f"'{value}'" for value in (self.new, self.old))
         return f"{self.what} of {whose}: {now} (before: {before})"
+
+
+class EntryChange(NamedTuple):
+    """A number of a table, before and now; None if there is none."""
+
+    entry: str
+    old: Fraction | None
+    new: Fraction | None
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        old, new = (None if value is None else short_number(value) for value in (self.old, self.new))
+        if old is None:
+            return f"{self.entry}: added, {new}"
+        return f"{self.entry}: removed, {old}" if new is None else f"{self.entry}: {old} -> {new}"
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return plain data, with exact numbers as text."""
+        old, new = (None if value is None else str(value) for value in (self.old, self.new))
+        return {"entry": self.entry, "old": old, "new": new}
 
 
 @dataclass(frozen=True)
@@ -119,7 +141,7 @@ class RulesComparison:
         for title, item in (("newly forbidden", self.newly_forbidden), ("newly allowed", self.newly_allowed)):
             if item is not None:
                 lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
-        lines += [f"  {line}" for line in entries_text(self.entries)]
+        lines += [f"  {line}" for line in _entries_text(self.entries)]
         lines += [f"  said otherwise: {said.text}" for said in self.said]
         return "\n".join(lines)
 
@@ -147,7 +169,7 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
 
     Raises RuleError if these differ in names, order or kind, so that equal numbers would not mean the same.
     """
-    obstacles, entries = _obstacles(old, new), table_changes(old, new)
+    obstacles, entries = _obstacles(old, new), _table_changes(old, new)
     if obstacles:
         rest = len(obstacles) - _SHOWN
         listed = "; ".join(obstacles[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
@@ -172,7 +194,7 @@ def compare(old: Specification, new: Specification) -> RulesComparison:
 
 
 def _in_tables(entries: Sequence[EntryChange]) -> str:
-    head, *lines = entries_text(entries) or [""]
+    head, *lines = _entries_text(entries) or [""]
     return f" Differences {head}: {'; '.join(map(str.strip, lines))}." if lines else ""
 
 
@@ -201,19 +223,13 @@ def _obstacle(
     )
     if before != after:
         yield f"'{old.name}' is {before} in the old file and {after} in the new one"
-    for word, members in (("categories", Categorical), ("options", Choice)):
-        if isinstance(old, members) and isinstance(new, members):
-            first, second = _members(old), _members(new)
-            if first != second:
-                names = ", ".join(sorted({*first} ^ {*second})) or "their order"
-                yield f"the {word} of '{old.name}' differ in {names}"
+    for word, kind in (("categories", Categorical), ("options", Choice)):
+        if isinstance(old, kind) and isinstance(new, kind) and getattr(old, word) != getattr(new, word):
+            names = ", ".join(sorted({*getattr(old, word)} ^ {*getattr(new, word)})) or "their order"
+            yield f"the {word} of '{old.name}' differ in {names}"
     if isinstance(old, Choice) and isinstance(new, Choice) and old.pick != new.pick:
         ends = {"max": "largest", "min": "smallest"}
         yield f"'{old.name}' picks the {ends[old.pick]} score in the old file and the {ends[new.pick]} in the new one"
-
-
-def _members(item: Categorical | Choice) -> tuple[str, ...]:
-    return item.categories if isinstance(item, Categorical) else item.options
 
 
 def _changes(old: Specification, new: Specification) -> Iterator[RuleChange]:
@@ -241,3 +257,34 @@ def _said(old: Specification, new: Specification) -> Iterator[Said]:
 
 def _value_text(value: bool | Fraction | str) -> str:
     return short_number(value) if isinstance(value, Fraction) else f"'{value}'"
+
+
+def _table_changes(old: Specification, new: Specification) -> tuple[EntryChange, ...]:
+    """Return the numbers of tables that differ, in the order of the old file, then those added."""
+    before, after = dict(_entries(old)), dict(_entries(new))
+    names = dict.fromkeys([*before, *after])
+    return tuple(EntryChange(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n))
+
+
+def _entries(spec: Specification) -> Iterator[tuple[str, Fraction]]:
+    categories = {item.name: item.categories for item in spec.inputs if isinstance(item, Categorical)}
+    for table in spec.tables:
+        cells = product(*(categories[key] for key in table.keys))
+        for cell, value in zip(cells, table.values, strict=True):
+            yield entry_text(table.name, cell), value
+
+
+def _entries_text(changes: Sequence[EntryChange]) -> list[str]:
+    """Say how many numbers differ, and list the first ones, one per line."""
+    if not changes:
+        return []
+    counts = [
+        (sum(c.old is not None and c.new is not None for c in changes), "changed"),
+        (sum(c.old is None for c in changes), "added"),
+        (sum(c.new is None for c in changes), "removed"),
+    ]
+    head = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    lines = [change.text for change in changes[:_ENTRIES]]
+    if len(changes) > _ENTRIES:
+        lines.append(f"... and {len(changes) - _ENTRIES:,} more")
+    return [f"in tables: {head}", *(f"  {line}" for line in lines)]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Categorical, Choice, Label, Number, Specification
 
-__all__ = ["Profile", "RuleCost", "lost_scores", "metric_of", "rule_costs", "score_text"]
+__all__ = ["Profile", "RuleCost", "lost_scores", "rule_costs", "score_text"]
 
 Array = npt.NDArray[np.float64]
 _BINS = 4  # bins of a number, to find where the cost is
@@ -71,12 +71,6 @@ def score_text(lost: float) -> str:
     return f"{lost:.4f}" if lost >= 5e-5 else "less than 0.0001"
 
 
-def metric_of(spec: Specification, output: str) -> str:
-    """Return the score used for an output."""
-    item = next(item for item in spec.outputs if item.name == output)
-    return "accuracy" if isinstance(item, Label | Choice) else "R2"
-
-
 def rule_costs(
     spec: Specification,
     X: npt.NDArray[np.floating[Any]],
@@ -93,14 +87,13 @@ def rule_costs(
         best[rows] = nearest_outputs(replace(spec, rules=(rule,)), X[rows], Y[rows])
         best = np.where(np.isnan(best), Y, best)  # none was found; `unsatisfiable` counts these
         lost, moves, weight = {}, {}, np.zeros(len(Y))
-        for name, value, by_row in lost_scores(spec, Y, best):
+        for (item, place), (name, value, by_row) in zip(spec.output_slices, lost_scores(spec, Y, best), strict=True):
             weight += by_row
             if value > 0:
                 lost[name] = value
-        for item, place in spec.output_slices:
-            moved = (best[:, place] - Y[:, place])[:, 0]
+            moved = best[:, place.start] - Y[:, place.start]
             if isinstance(item, Number) and (moved != 0).any():
-                moves[item.name] = moved[moved != 0]
+                moves[name] = moved[moved != 0]
         on = active[:, index]
         where = _place(spec, X[on], weight[on]) if lost else ""
         profile = _profile(spec, X[on], wrong[on, index])

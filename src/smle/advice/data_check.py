@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.advice.costs import RuleCost, lost_scores, metric_of, rule_costs, score_text
+from smle.advice.costs import RuleCost, lost_scores, rule_costs, score_text
 from smle.advice.unit_check import target_doubts
 from smle.nearest.oracle import nearest_outputs, to_scores
-from smle.rules import NumericInput, Specification
-from smle.rules.membership import active, broken
+from smle.rules import Number, NumericInput, Specification
+from smle.rules.membership import active_rules, broken
+from smle.tables import in_domain
 
 __all__ = ["DataCheck", "check_data"]
 
@@ -113,18 +114,15 @@ def _finite(value: float) -> float | None:
 
 def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.ArrayLike | None) -> DataCheck:
     """Check a table against the rules. Shapes: X (n, d) in the order of `spec.columns`, Y (n, m) or None."""
-    lower, upper = spec.ends(X.dtype)
-    outside = ~((lower <= X) & (upper >= X))
+    outside = ~in_domain(spec, X)
     inside = ~outside.any(axis=1)
     n = max(len(X), 1)
-    on = np.zeros((len(X), len(spec.rules)), dtype=bool)
-    for index, rule in enumerate(spec.rules):
-        on[:, index] = active(rule, X)
+    on = active_rules(spec, X)
     violated, price, missing, costs = None, None, 0, None
     doubts: tuple[str, ...] = ()
     if Y is not None:
         targets = np.asarray(Y, dtype=np.float64).reshape(len(X), len(spec.targets))
-        wrong = broken(spec, X, to_scores(spec, targets))
+        wrong = broken(spec, X, to_scores(spec, targets), on)
         violated = tuple(float(v) for v in wrong.sum(axis=0) / n)
         best = targets.copy()
         rows = np.flatnonzero(inside & wrong.any(axis=1))  # the others are allowed as they are
@@ -146,7 +144,7 @@ def check_data(spec: Specification, X: npt.NDArray[np.floating[Any]], Y: npt.Arr
         broken=violated,
         unsatisfiable=missing,
         price=price,
-        metrics={item.name: metric_of(spec, item.name) for item in spec.outputs},
+        metrics={item.name: "R2" if isinstance(item, Number) else "accuracy" for item in spec.outputs},
         costs=costs,
         doubts=doubts,
     )
@@ -159,11 +157,9 @@ def _narrow(
     result: dict[str, tuple[float, float]] = {}
     if len(X) < _ENOUGH:
         return result
-    numbers = {item.name for item in spec.inputs if isinstance(item, NumericInput)}
-    for i, name in enumerate(spec.columns):
-        if name not in numbers or name in skip:
-            continue
-        low, high = float(X[:, i].min()), float(X[:, i].max())
-        if Fraction(high) - Fraction(low) < _NARROW * (spec.upper[i] - spec.lower[i]):
-            result[name] = (low, high)
+    for item, place in spec.input_slices:
+        if isinstance(item, NumericInput) and item.name not in skip:
+            low, high = float(X[:, place].min()), float(X[:, place].max())
+            if Fraction(high) - Fraction(low) < _NARROW * (item.upper - item.lower):
+                result[item.name] = (low, high)
     return result

@@ -1,4 +1,4 @@
-"""Examines rules before training: can they hold together, is any redundant, what do they cost on data?
+"""`smle.diagnose`: can rules hold together, is any redundant, what do they cost on data, and is a head of them proved?
 
 Contradictions, empty regions, pinned outputs and redundancy are decided in rationals.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,65 @@ import numpy.typing as npt
 from smle.advice.data_check import DataCheck, check_data
 from smle.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
 from smle.advice.meeting import Meeting
-from smle.errors import ContradictionError, NotCertifiedError
+from smle.errors import ContradictionError, NotCertifiedError, RuleError
+from smle.heads.table import certify_head
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
 from smle.regions.search import find_cells
-from smle.rules import Clause, Literal, Rule, Specification, clause_text, region_text
+from smle.rules import Choice, Clause, Literal, Rule, Specification, clause_text, region_text
 from smle.rules.shown import point_text, quoted
+from smle.tables import encode_choices, encode_inputs, encode_numbers
 
-__all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
+__all__ = ["conflicts_explained", "diagnose", "diagnose_arrays"]
 
 MANY_REGIONS = 60  # beyond this, cells are examined only if no proof settles whether rules agree
 _SECONDS = 6.0
 """Seconds after which no further rule is tested for redundancy."""
+
+
+def diagnose(specification: Specification | str | PathLike[str], X: Any = None, y: Any = None) -> Diagnosis:
+    """Check rules before training: empty regions, contradictions with a witness, redundant rules.
+
+    With data: rows outside the domain, the share of rows in each region, the share that break each rule, and the price
+    of obeying (R2 or accuracy of the nearest allowed targets).
+
+    Args:
+        specification: A Specification, the path of a rules file, or YAML text.
+        X: Table with the input columns, or None.
+        y: Table with the output columns, or None.
+    """
+    spec = Specification.of(specification)
+    inputs, targets = None if X is None else encode_inputs(spec, X), None if y is None else _targets(spec, y)
+    refused: Exception | None = None
+    try:
+        if spec.rules:
+            certify_head(spec)
+    except (ContradictionError, NotCertifiedError, RuleError) as reason:
+        refused = reason
+    found = diagnose_arrays(spec, inputs, targets, proved=refused is None)
+    if refused is not None and not any(finding.severe for finding in found.findings):
+        text = str(refused)
+        kind = "contradiction" if isinstance(refused, ContradictionError) else "not proved"
+        refusal = Finding(kind, tuple(rule.name for rule in spec.rules if f"'{rule.name}'" in text), text)
+        others = (finding for finding in found.findings if finding.kind != "one answer")
+        cells = tuple(replace(cell, status="unknown") if cell.status == "fine" else cell for cell in found.cells)
+        return replace(found, findings=(*others, refusal), cells=cells)
+    return found
+
+
+def _targets(spec: Specification, y: Any) -> npt.NDArray[np.float64]:
+    """Return targets (n, m); for a choice, scores that pick the true option."""
+    if not any(isinstance(output, Choice) for output in spec.outputs):
+        return encode_numbers(spec, y)
+    parts = []
+    for output in spec.outputs:
+        if isinstance(output, Choice):
+            picked = encode_choices(output, y)
+            parts.append(picked if output.pick == "max" else 1.0 - picked)
+        else:
+            parts.append(np.asarray(y[output.name], dtype=np.float64)[:, None])
+    return np.concatenate(parts, axis=1)
 
 
 def diagnose_arrays(

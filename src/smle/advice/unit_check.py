@@ -47,12 +47,8 @@ def target_doubts(
     for name, column in _number_columns(spec):
         values = Y[:, column]
         text = _outliers(name, values, rows, times=_FAR)
-        if text or len(values) < _ENOUGH:
-            if text:
-                yield text
-            continue
-        lower, upper = _limits(spec, X, column)
-        text = _other_units(name, values, lower, upper, narrow)
+        if not text and len(values) >= _ENOUGH:
+            text = _other_units(name, values, *_limits(spec, X, column), narrow)
         if text:
             yield text
 

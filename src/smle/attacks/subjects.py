@@ -33,16 +33,11 @@ class AskedTable:
 
     def __init__(self, spec: Specification, examples: Any = None, *, plain: bool = False) -> None:
         self.spec, self.plain = spec, plain or (examples is not None and column_names(examples) is None)
-        self._examples: Any = None
+        self.examples: Any = None  # show what else the model reads
         if examples is not None and not self.plain:
             outputs = {item.name for item in spec.outputs}
             table = examples if hasattr(examples, "iloc") else examples.to_pandas()
-            self._examples = table[[label for label in table.columns if str(label) not in outputs]]
-
-    @property
-    def has_examples(self) -> bool:
-        """Whether an example table shows what else the model reads."""
-        return self._examples is not None
+            self.examples = table[[label for label in table.columns if str(label) not in outputs]]
 
     def columns(self, X: FloatArray) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs (n,) by name: numbers, categories as text, None or NaN where missing."""
@@ -70,9 +65,9 @@ class AskedTable:
         if self.plain:
             texts = any(values.dtype == object for values in columns.values())
             return np.stack([values.astype(object if texts else X.dtype) for values in columns.values()], axis=1)
-        if self._examples is None or not len(self._examples):
+        if self.examples is None or not len(self.examples):
             return pd.DataFrame(columns)
-        rows = self._examples.iloc[np.arange(len(X)) % len(self._examples)].reset_index(drop=True)
+        rows = self.examples.iloc[np.arange(len(X)) % len(self.examples)].reset_index(drop=True)
         labels = {str(label): label for label in rows.columns}
         for name, values in columns.items():
             label = labels.get(name, name)
@@ -118,7 +113,7 @@ class _Tables:
             try:
                 found = self._answer(table, read)
             except (KeyError, ValueError) as error:
-                if self.table.has_examples:
+                if self.table.examples is not None:
                     raise
                 raise DataError(
                     f"The model cannot answer a table of the rules' inputs alone: {error} If it reads other columns, "

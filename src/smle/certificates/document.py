@@ -55,9 +55,10 @@ class Certificate:
             CertificateError: If files are missing or the weights are not readable.
         """
         try:
-            return cls(*_reordered(smle_check.read_folder(str(folder))))
+            text, tensors, block, files = smle_check.read_folder(str(folder))
         except smle_check.Rejected as reason:
             raise CertificateError(str(reason)) from None
+        return cls(text, block, tensors, files)
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep only what was checked, and nothing derived from it."""
@@ -225,10 +226,3 @@ def arrays_of(tensors: Mapping[str, smle_check.Tensor]) -> dict[str, npt.NDArray
         for name, tensor in tensors.items()
         if tensor.dtype in _TYPES
     }
-
-
-def _reordered(
-    parts: tuple[bytes, dict[str, smle_check.Tensor], bytes, dict[str, bytes]],
-) -> tuple[bytes, bytes, dict[str, smle_check.Tensor], dict[str, bytes]]:
-    text, tensors, block, files = parts
-    return text, block, tensors, files

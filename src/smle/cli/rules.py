@@ -53,7 +53,7 @@ def rules(
 
 
 def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool) -> None:
-    from smle.advice.diagnose import diagnose
+    from smle.advice.examine import diagnose
     from smle.rules import Specification
     from smle.tables.table_files import read_table, text_columns
 
@@ -80,7 +80,7 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
 
 def _check_each(paths: list[Path]) -> None:
     """Print a line for each file; exit with the worst code: wrong, refuted, undecided."""
-    from smle.advice.diagnose import diagnose
+    from smle.advice.examine import diagnose
     from smle.errors import RuleError
     from smle.rules import Specification
 

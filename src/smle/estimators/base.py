@@ -19,7 +19,7 @@ from smle.estimators.fitted import FittedModel
 from smle.estimators.inputs import plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
-from smle.heads.grid.targets import reconciled
+from smle.heads.grid.reduction import reconciled
 from smle.monitor import Usage
 from smle.parameters import flag, named, plain_parameters, require_parameters, stated, stored_parameters
 from smle.rules import Specification

@@ -57,6 +57,11 @@ class Polyhedron:
         self._all = np.zeros((0, J))
         self._forget()
 
+    @property
+    def at_once(self) -> int:
+        """Up to how many points are found without preparing further sets, so that several threads may ask."""
+        return max(_TRIED_TOGETHER // len(self._all), 1) if self._prepared else 2**31
+
     def trim(self) -> None:
         """Forget sets prepared on the way if there are many; earlier states become invalid."""
         if self._steps.size > _PREPARED_NUMBERS:

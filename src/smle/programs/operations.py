@@ -14,15 +14,9 @@ __all__ = ["TABLE"]
 
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_ZERO = np.float32(0)
-
-
 Made = Callable[..., Any]
-
-
+_ZERO = np.float32(0)
 _FEW_HEADS = 2  # compute up to this many heads for all rows, then pick
-
-
 _MOST_BITS = 62  # bits that fit into one integer
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle_check.heads.sums import WIDE
 from smle_check.program import Gate, Op, Stage
 
-__all__ = ["Columns", "Function", "PrintedRows", "columns_function", "columns_read", "joined", "rows_function"]
+__all__ = ["Columns", "Function", "PrintedRows", "columns_read", "joined"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
@@ -26,16 +26,6 @@ _FEW_LIMITS = 8  # printed one by one
 
 Groups = Sequence[Sequence[int]]
 """The columns of each one-hot group."""
-
-
-def rows_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
-    """Return the program for a few rows, in plain numbers: (features, answer) -> answers."""
-    return PrintedRows(ops, tensors, fmt, groups).function()
-
-
-def columns_function(ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, groups: Groups) -> Function:
-    """Return the program for many rows, by columns: (features, answer) -> answers."""
-    return Columns(ops, tensors, fmt, groups).function()
 
 
 def joined(texts: Sequence[str], word: str) -> str:
@@ -91,7 +81,7 @@ class _Printer:
         return []
 
     def function(self) -> Function:
-        """Compile the printed function."""
+        """Compile the printed function: (features, answer) -> answers."""
         body = [self.body + line for line in self.lines]
         text = "\n".join(["def program(features, answer):", self.start, *body, self.end])
         exec(compile(text, "<program of a head>", "exec"), self.names)  # noqa: S102 - nothing in it but numbers

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "clause_text",
     "html_table",
+    "mentioned",
     "number_json",
     "number_text",
     "point_json",
@@ -131,7 +132,7 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
 
     If they mention none, return "every input". Of a category, only the column that is on is shown.
     """
-    matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
+    matters = {column for rule in rules for column in mentioned(spec.rules[rule])}
     parts = []
     for item, place in spec.input_slices:
         columns = range(place.start, place.stop)
@@ -146,7 +147,8 @@ def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[
     return ", ".join(parts) or "every input"
 
 
-def _mentioned(rule: Rule) -> Iterator[int]:
+def mentioned(rule: Rule) -> Iterator[int]:
+    """Yield the columns that the conditions and requirements of a rule read."""
     for region in rule.regions:
         for row in region.rows:
             yield from (column for column, _ in row.coefficients)

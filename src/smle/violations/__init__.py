@@ -1,6 +1,5 @@
 """Real violations: inputs at which rules are most likely to break, and a search judged exactly."""
 
-from smle.violations.points import hard_points
 from smle.violations.search import Broken, Subject, excess_of, hunt
 
-__all__ = ["Broken", "Subject", "excess_of", "hard_points", "hunt"]
+__all__ = ["Broken", "Subject", "excess_of", "hunt"]

@@ -6,7 +6,7 @@ All points lie in the domain, with one column of each category at 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,33 +15,12 @@ from smle.regions.cells import regions_of
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Row, Specification
 
-__all__ = [
-    "border_points",
-    "corner_points",
-    "finished",
-    "hard_points",
-    "region_boxes",
-    "region_points",
-    "stepped",
-    "uniform_points",
-]
+__all__ = ["border_points", "corner_points", "finished", "region_boxes", "region_points", "stepped", "uniform_points"]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
 Kind = type[np.floating]
 _DIRECTIONS = 24
-
-
-def hard_points(
-    spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32
-) -> Iterator[FloatArray]:
-    """Yield batches of about `count` points in all: uniform, corners, on facets, a few ulps around them."""
-    rows = list(regions_of(spec).rows)
-    share = max(1, count // (2 + len(rows)))
-    yield uniform_points(spec, rng, share, dtype=dtype)
-    yield corner_points(spec, rng, share, dtype=dtype)
-    for row in rows:
-        yield border_points(spec, rng, share, row=row, dtype=dtype)
 
 
 def uniform_points(

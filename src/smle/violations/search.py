@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from smle.regions.cells import regions_of
 from smle.rules import CNF, ClauseArrays, NumericInput, Specification
-from smle.rules.membership import active, broken, meant
+from smle.rules.membership import active_rules, broken, meant
 from smle.violations.points import (
     border_points,
     corner_points,
@@ -127,7 +127,6 @@ class _Hunt:
 
     def __post_init__(self) -> None:
         self.reached = np.zeros(len(self.spec.rules), dtype=bool)
-        self.sizes: dict[int, Doubles] = {}
 
     @cached_property
     def clauses(self) -> ClauseArrays:
@@ -149,11 +148,11 @@ class _Hunt:
         """Ask the subject, judge exactly, and keep the points nearest to breaking a clause."""
         X, Y = self.subject.ask(X)
         self.tried += len(X)
-        on = np.stack([active(rule, X) for rule in self.spec.rules], axis=1)
+        on = active_rules(self.spec, X)
         self.reached |= on.any(axis=0)
         with np.errstate(invalid="ignore", over="ignore"):
             excess = self._excess(X, Y)
-        wrong = broken(self.spec, X, Y)
+        wrong = broken(self.spec, X, Y, on)
         if wrong.any():
             self._note(X, Y, wrong, excess)
         excess[~on[:, self.clauses.rule]] = -np.inf

@@ -49,7 +49,7 @@ def test_targets_that_do_not_add_up_are_reconciled_first(data):
 
 
 def test_reconciled_targets_add_up_and_move_as_little_as_possible(data):
-    from smle.heads.grid.targets import reconciled
+    from smle.heads.grid.reduction import reconciled
 
     X, y = data
     spec = Specification.from_yaml(WAREHOUSES)

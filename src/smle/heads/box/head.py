@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smle.certificates.document import Certificate
 from smle.heads.box.program import Box
 from smle.heads.box.proof.issue import issue
 from smle.heads.contract import HeadKind
-from smle.nearest.onnx.pieces import Backbone
-from smle.rules import Specification
 
 __all__ = ["BOX"]
-
-
-def _nodes(certificate: Certificate) -> tuple[list[Backbone], int]:
-    return [], 1
 
 
 def _words(program: Mapping[str, str]) -> str:
@@ -23,8 +16,4 @@ def _words(program: Mapping[str, str]) -> str:
     return f"box: {precision}, {bounds} bounds, clip by {clip}"
 
 
-def _suits(spec: Specification) -> bool:
-    return False
-
-
-BOX = HeadKind(issue, Box.of, _nodes, _words, _suits)
+BOX = HeadKind(issue, Box.of, lambda _: ([], 1), _words, suits=lambda _: False)

@@ -16,12 +16,12 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.grid.reduction import NotSolved, reduce
-from smle.heads.grid.safe import SafeSearch, feasible, find_safe
+from smle.heads.grid.safe import NoGridAnswer, SafeSearch, feasible
 from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
 from smle.rules.shown import point_text, quoted
 from smle_check.heads.candidates import gated_regions
-from smle_check.heads.grid import GridLeaf, check_tensors, comparison_of, domain_tensors, listed_of
+from smle_check.heads.grid import check_tensors, comparison_of, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors
 
 __all__ = ["certify_grid"]
@@ -29,7 +29,7 @@ __all__ = ["certify_grid"]
 Array = npt.NDArray[np.float64]
 _WIDE = 16  # times the range of an output
 _BEYOND = 2**40  # where there is no limit
-_CORNERS = 64  # inputs at which rules are tried
+_MOVED, _CORNERS = 6, 64  # inputs that are moved to corners, and points at which rules are tried
 
 
 def certify_grid(
@@ -51,9 +51,9 @@ def certify_grid(
     _require_ranges(spec, grid)
     block = bytearray()
     document_spec = compiled(spec, regions_of(spec), block)
-    lattice, stated = _lattice(spec, document_spec, bytes(block))
+    lattice, stated = _lattice(document_spec, bytes(block))
     listed = listed_of(lattice)
-    _require_whole(spec, lattice)
+    _require_whole(lattice)
     try:
         reduction = reduce(lattice, listed)
     except NotSolved as failure:
@@ -64,18 +64,19 @@ def certify_grid(
     units = _units(grid, scale)
     low, high = (np.array(side, dtype=np.float64) for side in zip(*lattice.output_ranges, strict=True))
     near = np.clip(np.rint(typical / steps), low, high)
-    safe, search, leaf = find_safe(lattice, listed, reduction, typical=near, weight=steps / units)
-    if safe is None:
-        assert leaf is not None
-        raise _refusal(spec, grid, search, leaf)
+    search = SafeSearch(lattice, listed, reduction, near, steps / units)
+    try:
+        tree, slope, offset = search.answers()
+    except NoGridAnswer as failure:
+        raise _refusal(spec, grid, search, failure) from None
     gated = gated_regions(stated)
     tensors = domain_tensors(stated) | reading_tensors(lattice, gated) | check_tensors(lattice, listed)
-    tensors |= tensors_of({"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset})
+    tensors |= tensors_of({"check.scale": units, "safe.slope": slope, "safe.offset": offset})
     document: dict[str, Any] = {
-        "program": {"head": "grid", "tree": safe.tree},
+        "program": {"head": "grid", "tree": tree},
         "specification": document_spec,
         "gate": {"regions": gated},
-        "proof": {"safe": safe.proofs},
+        "proof": {"safe": search.proofs},
     }
     return sealed(document, bytes(block), tensors, files or {})
 
@@ -89,7 +90,7 @@ def _units(grid: Grid, scale: npt.ArrayLike | None) -> Array:
     return np.where(np.isfinite(given) & (given > 0), given, ranges)
 
 
-def _lattice(spec: Specification, document: dict[str, Any], block: bytes) -> tuple[Lattice, smle_check.Specification]:
+def _lattice(document: dict[str, Any], block: bytes) -> tuple[Lattice, smle_check.Specification]:
     try:
         stated = smle_check.Specification(document, block)
         return Lattice.read(stated), stated
@@ -99,7 +100,7 @@ def _lattice(spec: Specification, document: dict[str, Any], block: bytes) -> tup
         ) from None
 
 
-def _require_whole(spec: Specification, lattice: Lattice) -> None:
+def _require_whole(lattice: Lattice) -> None:
     """Raise RuleError, with the name of the rule, if sums of whole numbers get too large."""
     for literal_rule, literal in ((r, a) for r in lattice.rules for clause in r.clauses for a in clause):
         try:
@@ -137,20 +138,17 @@ def _nothing_between(step: Fraction, low: Fraction, high: Fraction) -> str:
     return f"{what} lies between {number_text(low, 9)} and {number_text(high, 9)}"
 
 
-def _refusal(spec: Specification, grid: Grid, search: SafeSearch, leaf: GridLeaf) -> Exception:
+def _refusal(spec: Specification, grid: Grid, search: SafeSearch, failure: NoGridAnswer) -> Exception:
     """Return an error that names an input without a safe answer, the reason, and what to change."""
     stated = _stated_ranges(spec, grid, search)
-    for x in ([] if search.refuted is None else [search.refuted]) + _inputs(search, leaf):
-        exact = search.exact(x)
+    for x in ([] if failure.x is None else [failure.x]) + _inputs(search, failure):
         active = search.active(x)
         if not active or feasible(stated, x, active, whole=True):
             continue
         for rule in sorted(active):  # find a smallest set
             if not feasible(stated, x, active - {rule}, whole=True):
                 active.discard(rule)
-        place = f"at {point_text(spec, exact, sorted(active))}"
-        names = quoted([spec.rules[r].name for r in sorted(active)])
-        return ContradictionError(_explained(spec, grid, stated, x, exact, active, place, names))
+        return ContradictionError(_explained(spec, grid, stated, x, active))
     return NotCertifiedError(
         "The rules seem to agree, but no answer in whole numbers of steps was proved for all inputs. Split a rule, "
         "widen an alternative, or state `integer` or `step` for the inputs that limits move with."
@@ -172,16 +170,9 @@ def _stated_ranges(spec: Specification, grid: Grid, search: SafeSearch) -> SafeS
     return SafeSearch(wide, listed, search.reduction, search.typical, search.weight)
 
 
-def _explained(
-    spec: Specification,
-    grid: Grid,
-    search: SafeSearch,
-    x: Array,
-    exact: tuple[Fraction, ...],
-    active: set[int],
-    place: str,
-    names: str,
-) -> str:
+def _explained(spec: Specification, grid: Grid, search: SafeSearch, x: Array, active: set[int]) -> str:
+    exact, names = search.exact(x), quoted([spec.rules[r].name for r in sorted(active)])
+    place = f"at {point_text(spec, exact, sorted(active))}"
     rules = f"Rule {names} leaves" if len(active) == 1 else f"Rules {names} leave"
     if not feasible(search, x, active, whole=False):
         return f"{rules} nothing {place}: no answer obeys. Relax one of them."
@@ -190,20 +181,18 @@ def _explained(
         output, low, high = limits
         step = grid.steps[output]
         return f"{_nothing_between(step, low, high)} ({place}): {rules} '{spec.targets[output]}' nothing else."
-    read = {i for r in active for c in spec.rules[r].requirement.clauses for a in c.literals for i, _ in a.outputs}
-    if any(grid.chosen[i] for i in read):
+    literals = [a for r in sorted(active) for c in spec.rules[r].requirement.clauses for a in c.literals]
+    if any(grid.chosen[i] for literal in literals for i, _ in literal.outputs):
         text = f"{rules} nothing on the chosen grid {place}, though real numbers would obey"
-        for r in sorted(active):
-            for clause in spec.rules[r].requirement.clauses:
-                for literal in clause.literals:
-                    ((i, g), *more) = literal.outputs
-                    value = literal.bound / g
-                    if not more and not literal.inputs and (value / grid.steps[i]).denominator != 1:
-                        whole = value // grid.steps[i] * grid.steps[i]
-                        return (
-                            f"{text}: {number_text(value, 9)} becomes {number_text(whole, 9)}. State a decimal step, "
-                            "such as 'step: 0.001'."
-                        )
+        for literal in literals:
+            ((i, g), *more) = literal.outputs
+            value = literal.bound / g
+            if not more and not literal.inputs and (value / grid.steps[i]).denominator != 1:
+                whole = value // grid.steps[i] * grid.steps[i]
+                return (
+                    f"{text}: {number_text(value, 9)} becomes {number_text(whole, 9)}. State a decimal step, "
+                    "such as 'step: 0.001'."
+                )
         return f"{text}. State a step that fits the rules, such as 'step: 0.001'."
     return (
         f"{rules} no whole numbers of steps {place}, though real numbers would obey. Use finer steps, or a tolerance."
@@ -230,24 +219,18 @@ def _limits(
     return None
 
 
-def _inputs(search: SafeSearch, leaf: GridLeaf) -> list[Array]:
+def _inputs(search: SafeSearch, failure: NoGridAnswer) -> list[Array]:
     """Return inputs of a leaf at which to try the rules: its middle, and corners."""
-    part = search.part(leaf, None)
+    part = search.part(failure.leaf, None)
     if part is None:
         return []
-    moving = sorted({j for row in (*search.rows, *search.ranges) for j in (*row.b, *row.s)})
-    rows = {j for r in search.spec.rows for j in r.terms}
-    used = sorted({*moving, *rows})[:6]
-    middle = np.array(
-        [
-            np.floor((a + b) / 2) if step is not None else (a + b) / 2
-            for a, b, step in zip(part.low, part.high, search.spec.input_steps, strict=True)
-        ]
-    )
+    moving = {j for row in (*search.rows, *search.ranges) for j in (*row.b, *row.s)}
+    used = sorted(moving | {j for r in search.spec.rows for j in r.terms})[:_MOVED]
+    middle, *_ = search.tried(part)
     found = [middle]
     for corner in product((0, 1), repeat=len(used)):
         x = middle.copy()
         for j, side in zip(used, corner, strict=True):
             x[j] = part.high[j] if side else part.low[j]
-        found.append(x)
-    return [search.sorted(x, part) for x in found[:_CORNERS]]
+        found.append(search.sorted(x, part))
+    return found[:_CORNERS]

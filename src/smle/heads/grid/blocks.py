@@ -1,7 +1,7 @@
 """Problems of the grid head: outputs that rules tie together, nearest whole numbers of steps. Nothing is proved.
 
 Equalities are solved first, k = B u + T kx + t. For one literal per clause: the nearest real point, rounded so that
-sums of neighbors keep their limits; then, where rules tie few outputs together, whole points around it; then single
+sums of neighbors keep their limits; or, where rules tie few outputs together, whole points around it; then single
 steps as long as they help.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,11 @@ from smle.heads.grid.rounding import (
     floors,
     nearest_in_box,
     nearest_on_sum,
-    nearest_under,
     of,
     remainders,
     snapped,
 )
+from smle.nearest.polyhedra import Polyhedron
 
 if TYPE_CHECKING:
     from smle.heads.grid.program import GridProgram
@@ -88,23 +89,18 @@ class GridBlock:
 
     def _rows(self) -> None:
         """Prepare rows over free outputs: those of literals, then upper and lower ends of ranges."""
-        A = np.vstack([self.C @ self.B, self.B, -self.B]) if len(self.free) else np.zeros((0, 0))
-        if not len(self.free):
-            self.A, self.divisor = A, np.ones(0)
-            return
+        A = np.vstack([self.C @ self.B, self.B, -self.B])
         divisor = np.array([max(int(np.gcd.reduce(np.abs(row).astype(np.int64))), 1) for row in A])
         self.A, self.divisor = A / divisor[:, None], divisor.astype(np.float64)
         self.binds = self.A.any(axis=1)
         self.binding = np.flatnonzero(self.A[: len(self.literals)].any(axis=1))  # literals that no equality settles
         single = (self.C != 0).sum(axis=1) == 1
-        self.is_plain = plain = all(len(own) == 1 for own in self.of_clause)
+        self.is_plain = all(len(own) == 1 for own in self.of_clause)
         equal: Mask = np.asarray(~(self.C @ self.B).any(axis=1))  # sums that equalities fix
-        self.is_limits = len(self.outputs) == 1
         m = len(self.outputs)
-        signs = self.C[equal][0] if equal.any() else np.zeros(m)
-        one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and plain
+        self.signs = signs = self.C[equal][0] if equal.any() else np.zeros(m)
+        one = len(self.free) == m - 1 and m > 2 and bool((np.abs(signs) == 1).all()) and self.is_plain
         self.is_sum = bool(one and (single | equal).all())
-        self.signs, self.is_turned = signs, bool((signs < 0).any())
         self.single = single
         self.own = [(k, i, float(self.C[k, i])) for k in np.flatnonzero(single) for i in np.flatnonzero(self.C[k])]
         first = np.array([row[np.flatnonzero(row)[0]] > 0 for row in self.C], dtype=bool)
@@ -113,15 +109,14 @@ class GridBlock:
 
     def _order(self) -> None:
         """Order base outputs so that sums over some of them are sums of neighbors, if sums nest."""
-        m, f = len(self.outputs), len(self.free)
+        m = len(self.outputs)
         derived = [i for i in range(m) if i not in set(self.places.tolist())]
         # A derived output that is a sum of others is a total; else it is one of the parts, and comes last of them.
-        totals = [i for i in derived if f and (self.B[i] >= 0).all() and self.B[i].any()]
-        self.base = np.array([i for i in range(m) if i not in set(totals)], dtype=np.intp)
-        parts = [i for i in derived if i not in set(totals)]
-        sets = [frozenset(np.searchsorted(self.base, self.places[np.flatnonzero(self.B[i])]).tolist()) for i in totals]
-        for i in parts:
-            own = [*self.places[np.flatnonzero(self.B[i])].tolist(), i]
+        totals = {i for i in derived if (self.B[i] >= 0).all() and self.B[i].any()}
+        self.base = np.array([i for i in range(m) if i not in totals], dtype=np.intp)
+        sets = []
+        for i in derived:
+            own = [*self.places[np.flatnonzero(self.B[i])].tolist(), *({i} - totals)]
             sets.append(frozenset(np.searchsorted(self.base, own).tolist()))
         for row in self.C[:, self.base] if len(self.C) else ():
             used = np.flatnonzero(row)
@@ -136,17 +131,18 @@ class GridBlock:
         self.differences = apart[:, self.free_of_base] @ self.B.T  # of cumulative sums
 
     def _metric(self) -> None:
-        if not len(self.free):
-            return
         WB = self.w[:, None] * self.B
         self.H = WB.T @ WB
         self.P = np.linalg.solve(self.H, WB.T * self.w)  # (f, outputs)
         self.project = self.B @ self.P
-        R = np.linalg.cholesky(self.H).T
-        self.R, self.back = R, np.linalg.inv(R)
-        rows = self.A @ self.back
-        self.norm = np.where(self.binds, np.sqrt((rows**2).sum(axis=1)), 1.0)
-        self.N = rows / self.norm[:, None]
+        self.R = np.linalg.cholesky(self.H).T
+        self.back = np.linalg.inv(self.R)
+        self.norm = np.where(self.binds, np.sqrt(((self.A @ self.back) ** 2).sum(axis=1)), 1.0)
+
+    @cached_property
+    def _polyhedron(self) -> Polyhedron:
+        """The rows that bind, where distances are those of the problem."""
+        return Polyhedron((self.A @ self.back / self.norm[:, None])[self.binds], np.ones(len(self.free)))
 
     # --- right sides
 
@@ -154,7 +150,7 @@ class GridBlock:
         """Return right sides of the rows over free outputs (n, rows): whole, infinite where literals do not apply."""
         literal, count, m = asked.right - asked.c @ self.C.T, len(self.literals), len(self.outputs)
         on = self._on(asked)
-        if on is not None and not self.always:
+        if on is not None:
             literal = np.where(on, literal, np.inf)
         r = np.empty((max(len(literal), len(asked.c)), len(self.A)))
         r[:, :count] = literal
@@ -164,8 +160,8 @@ class GridBlock:
         return np.asarray(np.floor(r, out=r))
 
     def _on(self, asked: Asked) -> Mask | None:
-        """Return the literals that belong to a clause of a rule that is on (n, literals), or None: all."""
-        if asked.on is None:
+        """Return the literals that belong to a clause of a rule that is on (n, literals), or None if always all."""
+        if asked.on is None or self.always:
             return None
         on = np.zeros((len(asked.p), len(self.literals)), dtype=bool)
         for place, own in enumerate(self.of_clause):
@@ -195,7 +191,7 @@ class GridBlock:
             return c, c
         if self.is_sum:
             return self._on_sum(asked)
-        if self.is_limits and self.is_plain:
+        if len(self.outputs) == 1 and self.is_plain:
             return self._limited(asked)
         r = self.limits(asked)
         if self.is_plain:
@@ -221,7 +217,7 @@ class GridBlock:
         """Return the nearest whole points with a given sum, between limits of single outputs."""
         lower, upper = self._ends(asked.right, self._on(asked))
         p, turned = asked.p, self.signs < 0
-        if self.is_turned:
+        if turned.any():
             p = np.where(turned, -p, p)
             lower, upper = np.where(turned, -upper, lower), np.where(turned, -lower, upper)
         total = asked.c @ self.signs  # the same for all u
@@ -230,7 +226,7 @@ class GridBlock:
             k = exchanged(remainders(z, p, upper, total, self.cost), p, lower, upper, self.cost)
         else:
             k = cumulative(z)
-        return (np.where(turned, -k, k), np.where(turned, -z, z)) if self.is_turned else (k, z)
+        return (np.where(turned, -k, k), np.where(turned, -z, z)) if turned.any() else (k, z)
 
     def _pieces(self, asked: Asked, r: Array) -> Iterator[Array]:
         """Yield right sides with one literal per clause; the others do not bind."""
@@ -264,8 +260,7 @@ class GridBlock:
         if len(self.free) <= _FEW:
             r = np.broadcast_to(r, (len(asked.p), len(self.A)))
             u = (asked.p - asked.c) @ self.P.T
-            v = nearest_under(u @ self.R.T, self.N, r / self.norm)
-            u = snapped(v @ self.back.T)
+            u = snapped(self._nearest_under(u @ self.R.T, (r / self.norm)[:, self.binds]) @ self.back.T)
             z = snapped(u @ self.B.T) + asked.c
             whole, found = self._around(u, asked, r)
             k = whole @ self.B.T + asked.c
@@ -279,6 +274,12 @@ class GridBlock:
         if len(open_):
             k[open_] = self._polished(k[open_], asked.some(open_), of(r, open_))
         return k, z
+
+    def _nearest_under(self, v: Array, b: Array) -> Array:
+        """Return the nearest points (n, f) under the rows that bind, b (n, rows), where distances are plain."""
+        few = self._polyhedron.at_once
+        parts = [slice(i, i + few) for i in range(0, len(v), few)]
+        return np.concatenate([self._polyhedron.nearest(v[i], b[i], np.isfinite(b[i]))[0] for i in parts])
 
     def _nearest_real(self, asked: Asked, r: Array) -> Array:
         """Return the nearest real points (n, outputs) that obey rows."""

@@ -1,7 +1,7 @@
 """Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
 
 The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
-costs accuracy. As in `smle.heads.grid.proposals`, outputs that no rule ties together are separate problems. Sums with
+costs accuracy. As in `smle.heads.grid.program`, outputs that no rule ties together are separate problems. Sums with
 limits are solved by a few steps of Newton's method, everything else by ADMM.
 """
 
@@ -50,22 +50,19 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
     # Limits and sums are solved exactly; otherwise the way to the safe answer is tried, too.
     simple = all(block.is_sum or len(block.outputs) == 1 for block in program.proposals.blocks)
     moves = () if simple else _MOVES
-    candidates: list[list[tuple[GridBlock, str]]] = [[] for _ in range(1 + len(moves))]
+    candidates: list[list[str]] = [[] for _ in range(1 + len(moves))]
     for block in program.proposals.blocks:
         part = _Part(w, program, block, p, c)
         real = part.nearest()
-        candidates[0].append((block, part.around(real) if part.is_few else part.rounded(real)))
+        candidates[0].append(part.around(real) if part.is_few else part.rounded(real))
         safe = w.rows("repair/safe", block.outputs.tolist()) if moves else ""
         for number, share in enumerate(moves):
             moved = w.add("Add", [real, w.add("Mul", [w.add("Sub", [safe, real]), w.number(share)])])
-            candidates[number + 1].append((block, part.rounded(moved)))
+            candidates[number + 1].append(part.rounded(moved))
     order = np.concatenate([block.outputs for block in program.proposals.blocks])
-    back = np.argsort(order)
-    wholes = []
-    for own in candidates:
-        joined = own[0][1] if len(own) == 1 else w.add("Concat", [name for _, name in own], axis=0)
-        is_sorted = bool((back == np.arange(len(back))).all())
-        wholes.append(joined if is_sorted else w.rows(joined, back.tolist()))
+    wholes = [
+        w.placed(order, own[0] if len(own) == 1 else w.add("Concat", own, axis=0), "", len(order)) for own in candidates
+    ]
     w.last("Concat" if len(wholes) > 1 else "Identity", wholes, PROPOSAL, **({"axis": 1} if len(wholes) > 1 else {}))
     return [Backbone(w.nodes, w.initializers)], len(wholes)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from smle.solvers import MixedIntegerProgram, Status, solve
 from smle_check.heads.candidates import without_zeros
 from smle_check.heads.steps import Lattice, whole_form
 from smle_check.specification import Literal
+
+if TYPE_CHECKING:
+    from smle.heads.grid.safe import SafeSearch
 
 __all__ = ["Part", "Problem", "WholeRow", "whole_row"]
 
@@ -56,29 +59,30 @@ def whole_row(spec: Lattice, reduction: Reduction, literal: Literal) -> WholeRow
     )
 
 
-@dataclass
-class Part:
+class Part(NamedTuple):
     """Ends of inputs, in steps or as numbers: low and high (d,) each."""
 
     low: Array
     high: Array
 
 
-class LeafSearch(Protocol):
-    """What a problem needs to know about the search it belongs to."""
-
-    spec: Lattice
-    reduction: Reduction
-    typical: Array
-    weight: Array
-    stepped: list[int]
-
-
 class Problem:
-    """A mixed-integer program over free outputs u, their slopes, one literal per clause, and distances."""
+    """A mixed-integer program over free outputs u, their slopes, one literal per clause, and distances.
 
-    def __init__(self, search: LeafSearch, whole: Part, affine: bool) -> None:
-        self.search, self.affine = search, affine
+    Answers lie in range for all inputs of a part, and obey the clauses of each rule in the parts where it applies, with
+    some room. They move with stepped inputs if `affine`.
+    """
+
+    def __init__(
+        self,
+        search: SafeSearch,
+        whole: Part,
+        parts_of: Callable[[int], Iterable[Part]],
+        *,
+        affine: bool = False,
+        room: float = 0.0,
+    ) -> None:
+        self.search = search
         self.f, self.moving = search.reduction.B.shape[1], search.stepped if affine else []
         self.lower: list[float] = []
         self.upper: list[float] = []
@@ -102,6 +106,11 @@ class Problem:
                 )
                 self.lower[place], self.upper[place] = low - far, high + far
         self.distances((whole.low + whole.high) / 2)
+        for own in search.ranges:
+            self.require([own], whole, 0.0)
+        for rule, _, literals in search.listed.clauses:
+            for part in parts_of(rule):
+                self.require([search.rows[k] for k in literals], part, room)
 
     def column(self, low: float, high: float, cost: float, *, whole: bool) -> int:
         """Add a variable; return its number."""
@@ -173,7 +182,7 @@ class Problem:
 
     def solved(self) -> tuple[Array, Array] | None:
         """Return offsets and slopes of the free outputs, or None if there seem to be none."""
-        x = _solved(self)
+        x = self.solution()
         if x is None:
             return None
         base, slopes = np.rint(x[: self.f]), np.zeros((self.f, len(self.search.spec.inputs)))
@@ -189,30 +198,25 @@ class Problem:
         self.entries += [(row, slack, -1.0) for row in range(len(self.sides)) if row not in asked]
         self.cost = [0.0] * slack + [1.0]
         self.whole = [False] * self.f + self.whole[self.f :]
-        x = _solved(self)
+        x = self.solution()
         return np.inf if x is None else float(x[slack])
 
-    def is_feasible(self) -> bool:
-        """Return whether some answer seems to obey."""
-        return _solved(self) is not None
-
-
-def _solved(problem: Problem) -> Array | None:
-    if not problem.cost:
-        return np.zeros(0)
-    rows, columns, values = (np.array(part) for part in zip(*problem.entries, strict=True))
-    A = sparse.csr_matrix((values, (rows, columns)), shape=(len(problem.sides), len(problem.cost)))
-    found = solve(
-        MixedIntegerProgram(
-            np.array(problem.cost),
-            A,
-            np.full(len(problem.sides), -np.inf),
-            np.array(problem.sides),
-            np.array(problem.lower),
-            np.array(problem.upper),
-            integrality=np.array(problem.whole),
-        ),
-        time_limit=_SECONDS,
-    )
-    usable = found.status in (Status.OPTIMAL, Status.LIMIT) and found.x is not None
-    return found.x if usable else None
+    def solution(self) -> Array | None:
+        """Return all variables, or None if no answer seems to obey."""
+        if not self.cost:
+            return np.zeros(0)
+        rows, columns, values = (np.array(part) for part in zip(*self.entries, strict=True))
+        most = np.array(self.sides)
+        found = solve(
+            MixedIntegerProgram(
+                np.array(self.cost),
+                sparse.csr_matrix((values, (rows, columns)), shape=(len(most), len(self.cost))),
+                np.full(len(most), -np.inf),
+                most,
+                np.array(self.lower),
+                np.array(self.upper),
+                integrality=np.array(self.whole),
+            ),
+            time_limit=_SECONDS,
+        )
+        return found.x if found.status in (Status.OPTIMAL, Status.LIMIT) else None

@@ -6,9 +6,11 @@ stored safe answer. The check and the safe answers are proved; proposals need no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +18,20 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
+from smle.heads.grid.blocks import Asked, GridBlock
+from smle.heads.grid.reduction import reduce
+from smle.nearest.clauses import tied_together
 from smle_check.heads.grid import listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 
-if TYPE_CHECKING:
-    from smle.heads.grid.proposals import GridProposals
-
-__all__ = ["GridProgram"]
+__all__ = ["GridProgram", "GridProposals"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 _FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TINY = float(SMALLEST_INPUT)
+_MOVES = (2.0**-6, 2.0**-3, 0.25, 0.5)  # toward the safe answer
+_FAR = 2.0**52
 _AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches are split
 
 
@@ -48,8 +52,8 @@ class GridProgram(AsksOnce):
         self._num, self._den = _single(self.numerator), _single(self.denominator)
         self._low, self._high = _single(self.lower), _single(self.upper)
         self._scaled = bool((self.numerator != 1).any()), bool((self.denominator != 1).any())
-        names = {kind: (f"domain.lower_{kind.name}", f"domain.upper_{kind.name}") for kind in _FORMATS}
-        self._domain = {kind: (tensors[low], tensors[high]) for kind, (low, high) in names.items()}
+        sides = ("lower", "upper")
+        self._domain = {kind: [tensors[f"domain.{side}_{kind.name}"] for side in sides] for kind in _FORMATS}
         self._stepped = np.array([step is not None for step in spec.input_steps], dtype=bool)
         self._has_steps = bool(self._stepped.any())
         self._is_scaled_input = bool(
@@ -68,8 +72,7 @@ class GridProgram(AsksOnce):
         self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
         self._moving = self.listed.moving
         self._gate = np.ascontiguousarray(tensors["gate.rows"].T)
-        everywhere = {g for g in regions if not spec.regions[g]}
-        self.always = [bool(everywhere & set(spec.rules[rule].regions)) for rule, *_ in self.listed.clauses]
+        self.always = [any(not spec.regions[g] for g in spec.rules[rule].regions) for rule, *_ in self.listed.clauses]
         self.clauses = [own for *_, own in self.listed.clauses]
         self.of_rule = [[self._place[g] for g in spec.rules[rule].regions] for rule, *_ in self.listed.clauses]
         self._is_plain = all(self.always) and all(len(own) == 1 for own in self.clauses)
@@ -246,7 +249,7 @@ class GridProgram(AsksOnce):
             question = tree[0]
             if isinstance(question, dict):
                 assert read is not None
-                inside = read[chosen, question["input"]] <= float(_fraction(question["at"]))
+                inside = read[chosen, question["input"]] <= float(Fraction(question["at"]))
             else:
                 inside = np.ones(len(chosen), dtype=bool) if bits is None else bits[chosen, self._place[question]]
             stack += [(tree[2], chosen[~inside]), (tree[1], chosen[inside])]
@@ -257,8 +260,6 @@ class GridProgram(AsksOnce):
     @cached_property
     def proposals(self) -> GridProposals:
         """Finds whole numbers that obey; created on first use."""
-        from smle.heads.grid.proposals import GridProposals
-
         return GridProposals(self)
 
     def _repaired(
@@ -285,12 +286,54 @@ class GridProgram(AsksOnce):
         return k, by
 
 
+class GridProposals:
+    """Whole numbers of steps near a model's answers that obey the rules, for rows that do not pass. Nothing is proved.
+
+    Outputs that no rule ties together are separate problems. Where what they propose does not pass, real points move
+    toward the safe answer.
+    """
+
+    def __init__(self, program: GridProgram) -> None:
+        spec, self._program = program.lattice, program
+        self.reduction = reduce(spec, program.listed)
+        steps = np.array([float(own.step) for own in spec.output_steps])
+        weight = steps / program.stored["check.scale"]
+        C = program.stored["check.outputs"]
+        self._T, self._t = self.reduction.T.astype(np.float64), self.reduction.t.astype(np.float64)
+        self._moves, self._always = bool(self._T.any()), all(program.always)
+        ties = [{i, *self.reduction.free[np.flatnonzero(row)].tolist()} for i, row in enumerate(self.reduction.B)]
+        ties += [set(np.flatnonzero(C[list(own)].any(axis=0)).tolist()) for own in program.clauses]
+        groups = tied_together(ties, [], len(steps))
+        self.blocks = [GridBlock(program, self.reduction, C, weight, outputs) for outputs in groups]
+        first = self.blocks[0]
+        counts = len(groups), len(first.literals), len(first.clauses)
+        self._is_one = counts == (1, len(C), len(program.clauses))
+
+    def candidates(self, p: Array, read: Array | None, right: Array, bits: Mask | None) -> Iterator[Array]:
+        """Yield candidates (n, m) for targets p in steps, nearest first."""
+        near = np.abs(p) <= _FAR
+        if not near.all():
+            p = np.where(near, p, self._program.safe(read, bits, len(p)))
+        c = self._t + read @ self._T.T if self._moves and read is not None else self._t[None]
+        right = right if right.ndim == 2 else right[None]
+        on = None if self._always else self._program.on(bits, len(p))
+        if self._is_one:
+            k, real = self.blocks[0].nearest(Asked(p, c, right, on))  # without copies
+        else:
+            k, real = np.empty_like(p), np.empty_like(p)
+            for block in self.blocks:
+                outputs, own = block.outputs, None if on is None else on[:, block.clauses]
+                asked = Asked(p[:, outputs], c[:, outputs], right[:, block.literals], own)
+                k[:, outputs], real[:, outputs] = block.nearest(asked)
+        yield k
+        safe, k = self._program.safe(read, bits, len(p)), k.copy()
+        for share in _MOVES:
+            moved = real + share * (safe - real)
+            for block in self.blocks:
+                k[:, block.outputs] = block.rounded(moved[:, block.outputs], c[:, block.outputs])
+            yield k
+
+
 def _single(values: Array) -> Any:
     """Return the one number that they all are, which is read faster, or the numbers."""
     return values[0] if len(values) and (values == values[0]).all() else values
-
-
-def _fraction(text: str) -> Any:
-    from fractions import Fraction
-
-    return Fraction(text)

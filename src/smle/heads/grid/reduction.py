@@ -1,4 +1,7 @@
-"""Solves equalities once: k = B u + T kx + t, in whole numbers, for any whole numbers u of the free outputs."""
+"""Solves equalities once: k = B u + T kx + t, in whole numbers, for any whole numbers u of the free outputs.
+
+Targets that miss equalities are moved before anything is fitted.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from smle.rules import Specification
 from smle_check.heads.candidates import Checked
 from smle_check.heads.grid import DeployedComparison, comparison_of
 from smle_check.heads.steps import Lattice
 
-__all__ = ["NotSolved", "Reduction", "reduce"]
+__all__ = ["NotSolved", "Reduction", "reconciled", "reduce"]
 
+Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
+_CLOSE = 1e-6  # of the spread of targets: what sums of decimal numbers may miss
 
 
 class NotSolved(Exception):  # noqa: N818 - an outcome that the author explains
@@ -117,3 +123,33 @@ def _pivot(a: dict[int, int], units: list[int]) -> int:
     signs = {k: np.sign(v) for k, v in a.items()}
     totals = [k for k in units if sum(signs[k] == s for s in signs.values()) == 1]
     return totals[0] if len(a) > 2 and totals else units[-1]
+
+
+def reconciled(spec: Specification, X: npt.NDArray[np.floating], targets: Array) -> tuple[Array, int, float]:
+    """Return targets (n, m) that satisfy the equalities of the rules, how many rows moved, and by how much at most.
+
+    Each row moves as little as possible, measured in the spread of the outputs: all outputs of an equality share the
+    difference, and those that vary most take most. Limits are ignored.
+    """
+    grid = spec.grid
+    equalities = [] if grid is None else [e.literal for e in grid.equalities if e.everywhere]
+    if not equalities or not len(targets):
+        return targets, 0, 0.0
+    E, right = np.zeros((len(equalities), targets.shape[1])), np.empty((len(targets), len(equalities)))
+    for row, literal in enumerate(equalities):
+        for i, g in literal.outputs:
+            E[row, i] = float(g)
+        moved = sum((float(v) * X[:, j].astype(np.float64) for j, v in literal.inputs), np.zeros(len(targets)))
+        right[:, row] = float(literal.bound) - moved
+    spread = targets.std(axis=0)
+    spread = np.where(spread > 0, spread, max(float(spread.max()), 1.0) * 1e-3)
+    missing = right - targets @ E.T
+    share = (E * spread**2) @ E.T
+    step = missing @ np.linalg.pinv(share) @ (E * spread**2)
+    far = np.abs(step / spread).max(axis=1)
+    rows = np.flatnonzero(far > _CLOSE)
+    if not len(rows):
+        return targets, 0, 0.0
+    result = targets.copy()
+    result[rows] += step[rows]
+    return result, len(rows), float(np.abs(step[rows]).max())

@@ -5,31 +5,19 @@ All functions work on many rows at once.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "cumulative",
-    "exchanged",
-    "floors",
-    "nearest_in_box",
-    "nearest_on_sum",
-    "nearest_under",
-    "of",
-    "remainders",
-    "snapped",
-]
+__all__ = ["cumulative", "exchanged", "floors", "nearest_in_box", "nearest_on_sum", "of", "remainders", "snapped"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 THETA = 0.4871393  # not a half, where data have ties
 _FINE = 2.0**20
 _CLOSE = 1e-3  # of a step: tolerance for the sum of real points
-_NEWTON, _DAMPED, _ACTIVE, _SWEEPS = 40, 120, 15, 200
-_TRIANGLE = 64  # outputs whose cumulative sums are a product with a triangle of ones
+_NEWTON, _DAMPED = 40, 120
 
 
 def of(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
@@ -136,59 +124,6 @@ def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Arr
     return result
 
 
-def nearest_under(v: Array, N: Array, b: Array) -> Array:
-    """Return the nearest points with N z <= b; rows of N have norm 1, b (n, J) may be infinite. Shapes v (n, f).
-
-    Active sets are guessed all at once (primal-dual); if that does not settle, rows are visited in turn (Hildreth).
-    """
-    excess = v @ N.T - b
-    bad = np.flatnonzero((excess > 1e-9).any(axis=1))
-    if not len(bad):
-        return v
-    result, own = v.copy(), excess[bad]
-    used = np.flatnonzero(np.isfinite(b[bad]).any(axis=0))
-    G, s = N[used] @ N[used].T, np.where(np.isfinite(own[:, used]), own[:, used], -1e30)
-    multipliers, settled = _active_sets(G, s)
-    open_ = np.flatnonzero(~settled)
-    if len(open_):
-        multipliers[open_] = _hildreth(G, s[open_])
-    result[bad] = v[bad] - multipliers @ N[used]
-    return result
-
-
-def _active_sets(G: Array, s: Array) -> tuple[Array, Mask]:
-    n, J = s.shape
-    active, multipliers = s > 0, np.zeros((n, J))
-    settled, eye = np.zeros(n, dtype=bool), np.eye(J)
-    if J > 80:
-        return multipliers, settled
-    for _ in range(_ACTIVE):
-        left = np.flatnonzero(~settled)
-        if not len(left):
-            break
-        on = active[left]
-        both = on[:, :, None] & on[:, None, :]
-        system = np.where(both, G, 0.0) + eye * np.where(on, 1e-10, 1.0)[:, None, :]
-        found = np.linalg.solve(system, np.where(on, s[left], 0.0)[:, :, None])[:, :, 0]
-        fresh = found + (s[left] - found @ G) > 1e-9
-        same = (fresh == on).all(axis=1)
-        multipliers[left[same]] = np.maximum(found[same], 0.0)
-        settled[left[same]] = True
-        active[left] = fresh
-    return multipliers, settled
-
-
-def _hildreth(G: Array, s: Array) -> Array:
-    multipliers = np.zeros_like(s)
-    for _ in range(_SWEEPS):
-        before = multipliers.copy()
-        for j in range(s.shape[1]):
-            multipliers[:, j] = np.maximum(0.0, multipliers[:, j] + s[:, j] - multipliers @ G[:, j])
-        if np.abs(multipliers - before).max() < 1e-7:
-            break
-    return multipliers
-
-
 def snapped(z: Array) -> Array:
     """Round to multiples of 2^-20 of a step, since the last bits of sums depend on the batch."""
     return np.asarray(np.rint(z * _FINE) / _FINE)
@@ -196,10 +131,7 @@ def snapped(z: Array) -> Array:
 
 def floors(z: Array) -> Array:
     """Return cumulative sums, made whole: differences of them keep every whole limit that sums of neighbors kept."""
-    count = z.shape[1]  # sums of multiples of 2^-20 are exact, in any order
-    whole = z @ _triangle(count) if count <= _TRIANGLE else np.cumsum(z, axis=1)
-    whole += THETA
-    return np.asarray(np.floor(whole, out=whole))
+    return np.asarray(np.floor(np.cumsum(z, axis=1) + THETA))
 
 
 def cumulative(z: Array) -> Array:
@@ -209,11 +141,6 @@ def cumulative(z: Array) -> Array:
     result[:, 0] = whole[:, 0]
     np.subtract(whole[:, 1:], whole[:, :-1], out=result[:, 1:])
     return result
-
-
-@lru_cache(maxsize=_TRIANGLE)
-def _triangle(count: int) -> Array:
-    return np.triu(np.ones((count, count)))
 
 
 def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> Array:

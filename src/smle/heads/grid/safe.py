@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from smle_check.heads.known import ROOT, Form, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.specification import Literal
 
-__all__ = ["GridAnswers", "NoGridAnswer", "SafeSearch", "feasible", "find_safe"]
+__all__ = ["NoGridAnswer", "SafeSearch", "feasible"]
 
 Array = npt.NDArray[np.float64]
 MAX_LEAVES, MAX_DEPTH = 200, 40
@@ -34,34 +34,27 @@ _CANDIDATES = 12  # regions, and inputs, to try for a split
 
 
 class NoGridAnswer(Exception):  # noqa: N818 - an outcome that the author explains
-    """No safe answer was proved in a leaf."""
+    """No safe answer was proved in a leaf; `x` is an input at which none obeys, if one is known."""
 
-    def __init__(self, leaf: GridLeaf) -> None:
+    def __init__(self, leaf: GridLeaf, x: Array | None = None) -> None:
         super().__init__("no safe answer")
-        self.leaf = leaf
-
-
-class GridAnswers(NamedTuple):
-    """A tree, the stored answers of its leaves, slope (leaves, m, d) and offset (leaves, m), and their proofs."""
-
-    tree: Any
-    slope: Array
-    offset: Array
-    proofs: list[dict[str, Any]]
+        self.leaf, self.x = leaf, x
 
 
 @dataclass
 class SafeSearch:
-    """The search for a tree of safe answers: its problem, and what was found so far."""
+    """The search for a tree of safe answers: its problem, and what was found so far.
+
+    `leaves` has slopes (m, d) and offsets (m,) of each leaf, `proofs` why they obey.
+    """
 
     spec: Lattice
     listed: Checked
     reduction: Reduction
     typical: Array  # in steps
     weight: Array  # of a step, in units of distances
-    leaves: list[list[tuple[dict[int, Fraction], Fraction]]] = field(default_factory=list)
+    leaves: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(default_factory=list)
     proofs: list[dict[str, Any]] = field(default_factory=list)
-    refuted: Array | None = None  # an input at which no answer obeys
 
     def __post_init__(self) -> None:
         spec, m = self.spec, len(self.spec.outputs)
@@ -79,21 +72,26 @@ class SafeSearch:
 
     # --- the tree
 
+    def answers(self) -> tuple[Any, Array, Array]:
+        """Return a tree for all inputs, and slopes (leaves, m, d) and offsets (leaves, m). Raises NoGridAnswer."""
+        tree = self.grow(GridLeaf(ROOT, {}))
+        slopes, offsets = (np.array(side, dtype=np.float64) for side in zip(*self.leaves, strict=True))
+        return tree, slopes, offsets
+
     def grow(self, leaf: GridLeaf, depth: int = 0) -> Any:
         """Return the tree below a leaf, and record its leaves."""
         whole = self.part(leaf, None)
         if whole is None:  # no input is there: any whole numbers do
-            self.leaves.append([({}, Fraction(low)) for low, _ in self.spec.output_ranges])
+            self.leaves.append((np.zeros_like(self.reduction.T), np.array(self.spec.output_ranges)[:, 0]))
             return None
         for affine in (False, True) if self.stepped else (False,):
             for room in (1.0, 0.0):
-                found = self.proposed(leaf, affine=affine, room=room)
+                found = self.problem(leaf, affine=affine, room=room).solved()
                 if found is not None and self.accept(leaf, found):
                     return None
         for x in self.tried(whole):
             if not feasible(self, x, self.active(x), whole=True):
-                self.refuted = x
-                raise NoGridAnswer(leaf)
+                raise NoGridAnswer(leaf, x)
         split = self.split(leaf, whole) if len(self.leaves) < MAX_LEAVES and depth < MAX_DEPTH else None
         if split is None:
             raise NoGridAnswer(leaf)
@@ -207,36 +205,29 @@ class SafeSearch:
 
     # --- answers
 
-    def proposed(self, leaf: GridLeaf, *, affine: bool, room: float = 0.0) -> tuple[Array, Array] | None:
-        """Return offsets (f,) and slopes (f, d) of the free outputs, whole numbers that seem to obey, or None."""
-        return self.problem(leaf, affine=affine, room=room).solved()
-
     def problem(self, leaf: GridLeaf, *, affine: bool, room: float) -> Problem:
         """Return the problem of a leaf."""
         whole = self.part(leaf, None)
         assert whole is not None
-        problem = Problem(self, whole, affine)
-        for row in self.ranges:
-            problem.require([row], whole, 0.0)
-        for rule, _, own in self.listed.clauses:
-            for region in self.spec.rules[rule].regions:
-                part = self.part(leaf, region)
-                if part is not None:
-                    problem.require([self.rows[k] for k in own], part, room)
-        return problem
+
+        def parts_of(rule: int) -> list[Part]:
+            found = [self.part(leaf, region) for region in self.spec.rules[rule].regions]
+            return [part for part in found if part is not None]
+
+        return Problem(self, whole, parts_of, affine=affine, room=room)
 
     def accept(self, leaf: GridLeaf, found: tuple[Array, Array]) -> bool:
         """Prove an answer; record the leaf on success."""
         spec, number = self.spec, len(self.leaves)
         base, slopes = found
         B, T = self.reduction.B, self.reduction.T
-        offsets = [int(v) for v in self.reduction.t + B @ base.astype(np.int64)]
+        offset = self.reduction.t + B @ base.astype(np.int64)
         slope = T + B @ slopes.astype(np.int64)
         stored = [{int(j): Fraction(int(row[j])) for j in np.flatnonzero(row)} for row in slope]
         facts = ReadFacts(ReadBoxes(spec, leaf.cuts, self.boxes), leaf.bits)
         proofs: dict[tuple[int, ...], list[Any]] = {}
         try:
-            safe = SafeAnswer(spec, facts, stored, [Fraction(v) for v in offsets])
+            safe = SafeAnswer(spec, facts, stored, [Fraction(int(v)) for v in offset])
             for rule, c, numbers in self.listed.clauses:
                 clause = [self.listed.literals[k] for k in numbers]
                 forms = [safe.form(literal) for literal in clause]
@@ -246,7 +237,7 @@ class SafeSearch:
             check_leaf(safe, number, self.listed, dict(proofs))
         except Rejected:
             return False
-        self.leaves.append([(own, Fraction(v)) for own, v in zip(stored, offsets, strict=True)])
+        self.leaves.append((slope, offset))
         for (_, rule, region, c), (literal, mu) in proofs.items():
             key = {"leaf": number, "rule": rule, "region": region, "clause": c}
             self.proofs.append({**key, "literal": literal, "mu": mu})
@@ -274,33 +265,9 @@ def prove(
 def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> bool:
     """Return whether some answer obeys some rules at one input (d,), in whole or real numbers; in floats."""
     part = Part(x, x)
-    problem = Problem(search, part, affine=False)
-    for row in search.ranges:
-        problem.require([row], part, 0.0)
-    for rule, _, own in search.listed.clauses:
-        if rule in rules:
-            problem.require([search.rows[k] for k in own], part, 0.0)
+    problem = Problem(search, part, lambda rule: [part] if rule in rules else [])
     if not whole:
         problem.whole = [False] * problem.f + problem.whole[problem.f :]
         # A single real answer, such as five shares of 0.2, is lost if floats round its limits: solvers differ there.
         problem.sides = [side + _ROUNDED * abs(side) for side in problem.sides]
-    return problem.is_feasible()
-
-
-def find_safe(
-    spec: Lattice, listed: Checked, reduction: Reduction, *, typical: Array, weight: Array
-) -> tuple[GridAnswers | None, SafeSearch, GridLeaf | None]:
-    """Return proved safe answers for all inputs, or the leaf without any; and the search."""
-    search = SafeSearch(spec, listed, reduction, typical, weight)
-    try:
-        tree = search.grow(GridLeaf(ROOT, {}))
-    except NoGridAnswer as failure:
-        return None, search, failure.leaf
-    m, d = len(spec.outputs), len(spec.inputs)
-    slope, offset = np.zeros((len(search.leaves), m, d)), np.zeros((len(search.leaves), m))
-    for number, stored in enumerate(search.leaves):
-        for i, (form, constant) in enumerate(stored):
-            offset[number, i] = float(constant)
-            for j, v in form.items():
-                slope[number, i, j] = float(v)
-    return GridAnswers(tree, slope, offset, search.proofs), search, None
+    return problem.solution() is not None

@@ -15,7 +15,7 @@ from smle.heads.contract import AsksOnce
 from smle.heads.rules.many_limits import LimitPairs
 from smle.heads.slopes import Limits, Slopes, changed_bits
 from smle.programs.operations import TABLE
-from smle.programs.source import Function, columns_function, rows_function
+from smle.programs.source import Columns, Function, PrintedRows
 from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE
 from smle_check.program import Stage, clip_list, needed, prepared, run
@@ -183,11 +183,11 @@ class ClipList(AsksOnce):
         return X.astype(kind, copy=False), known[kind]
 
     def _for_rows(self, fmt: str) -> Function:
-        return rows_function(self._ops, self._tensors, fmt, self._groups)
+        return PrintedRows(self._ops, self._tensors, fmt, self._groups).function()
 
     def _for_columns(self, fmt: str) -> Function:
         if self._limits > MANY_LIMITS and not self._long:
             pairs = LimitPairs(self._ops, self._tensors, fmt)
             if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
                 return pairs
-        return columns_function(self._ops, self._tensors, fmt, self._groups)
+        return Columns(self._ops, self._tensors, fmt, self._groups).function()

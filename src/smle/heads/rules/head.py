@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from smle.certificates.document import Certificate
 from smle.heads.contract import HeadKind
 from smle.heads.rules.author import certify_rules
@@ -11,7 +9,6 @@ from smle.heads.rules.candidates import Candidates
 from smle.heads.rules.clip_list import ClipList
 from smle.heads.rules.onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
-from smle.rules import Specification
 
 __all__ = ["RULES"]
 
@@ -29,12 +26,6 @@ def _nodes(certificate: Certificate) -> tuple[list[Backbone], int]:
     return proposals_of(certificate) if _has_check(certificate) else ([], 1)
 
 
-def _words(program: Mapping[str, str]) -> str:
-    return "head of rules, behind the model: answers that the rules allow pass, others are moved or replaced"
+_WORDS = "head of rules, behind the model: answers that the rules allow pass, others are moved or replaced"
 
-
-def _suits(spec: Specification) -> bool:
-    return True
-
-
-RULES = HeadKind(certify_rules, _program, _nodes, _words, _suits)
+RULES = HeadKind(certify_rules, _program, _nodes, words=lambda _: _WORDS, suits=lambda _: True)
