@@ -7,8 +7,8 @@ import smle
 import smle_check
 from smle.graphs.certified_files import _sealed
 from smle.rules import Specification
+from support.exported import session as session_of
 from support.grid_rules import GridJudge, hard_answers, hard_inputs
-from support.joined import flushing
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -123,7 +123,7 @@ def test_whole_numbers_are_an_output(exported):
 
 def test_flushed_denormals_change_nothing(exported):
     spec, _, path = exported
-    session = flushing(path.read_bytes())
+    session = session_of(path, flush=True)
     rng = np.random.default_rng(1)
     X, answers = hard_inputs(rng, spec, 300, np.float32), hard_answers(rng, spec, 300)
     X[:50, 0] = rng.choice(np.float32([1e-40, -1e-40, 1e-45, 0.0]), 50)
