@@ -9,9 +9,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multioutput import MultiOutputClassifier
 
-import smle.estimators.classifier
 import smle.estimators.quantiles
-import smle.estimators.regressor
+import smle.estimators.safe
 from smle import (
     NetworkClassifier,
     NetworkRegressor,
@@ -309,10 +308,7 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
 
 
-MODULES = [
-    learned_box,
-    *(getattr(smle.estimators, name) for name in ["classifier", "networks", "quantiles", "regressor"]),
-]
+MODULES = [learned_box, *(getattr(smle.estimators, name) for name in ["networks", "quantiles", "safe"])]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -29,7 +29,7 @@ from smle import (
 from smle.certificates.document import Certificate, arrays_of
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
-from smle.estimators.inputs import plain_table
+from smle.estimators.fitted import plain_table
 from smle.export import check_onnx, write_onnx
 from smle.heads.box.training.enforcement import Enforcement
 from smle.rules import Choice

@@ -6,17 +6,17 @@ import math
 import sys
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.bases import BaseEstimator
-from smle.estimators.fitted import FittedModel
-from smle.estimators.inputs import plain_table
+from smle.estimators.fitted import FittedModel, plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
 from smle.heads.grid.targets import reconciled
@@ -73,22 +73,6 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
         def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
             """Fit to a table and its targets."""
-
-        @overload
-        def predict(
-            self,
-            X: Any,
-            *,
-            return_info: Literal[False] = False,
-            out_of_domain: str | None = None,
-            bad_rows: str = "raise",
-        ) -> npt.NDArray[Any]: ...
-        @overload
-        def predict(
-            self, X: Any, *, return_info: Literal[True], out_of_domain: str | None = None, bad_rows: str = "raise"
-        ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
-        def predict(self, X: Any, **options: Any) -> Any:
-            """Return answers to a table."""
 
         def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
             """Return R2 or accuracy."""
@@ -156,6 +140,12 @@ class SafeEstimator(FittedModel, BaseEstimator):
         described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
         served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
         return usage
+
+    def set_scores(self, scores: dict[str, Any]) -> None:
+        """Record scores (of this model, its baseline, ...) in the description, and bind the certificate to it."""
+        check_is_fitted(self, "description_")
+        known = self.description_
+        self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Record how the model compares with a quick plain one on the rows held out, if requested."""

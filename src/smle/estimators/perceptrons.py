@@ -15,8 +15,7 @@ from torch import nn
 
 import smle_check
 from smle.certificates.document import tensors_of
-from smle.estimators.inputs import spread
-from smle.estimators.tasks import Held, Task
+from smle.estimators.tasks import Held, Task, spread
 from smle.networks.backbones import MLP, Answers, Standardize
 from smle.networks.precision import float32_by_default
 from smle.networks.units import DataScale

@@ -16,9 +16,9 @@ from sklearn.pipeline import Pipeline
 
 from smle.errors import DataError
 from smle.estimators.calibration import sorted_answers
+from smle.estimators.fitted import NumberAnswers
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkEstimator, NetworkRegressor
-from smle.estimators.regressor import NumberAnswers
 from smle.estimators.tasks import Held, Quantiles, TrainingRows, quantile_names, target_of
 from smle.parameters import documented, list_of, share, stated
 from smle.rules import Number, Rule, Specification

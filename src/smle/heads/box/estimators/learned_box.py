@@ -13,10 +13,8 @@ from smle.advice.examine import conflicts_explained
 from smle.errors import NotCertifiedError
 from smle.estimators.base import SafeEstimator, short_history
 from smle.estimators.class_tasks import LabelTask, Options
-from smle.estimators.classifier import ClassAnswers
-from smle.estimators.inputs import counting_rows
-from smle.estimators.networks import number_task
-from smle.estimators.regressor import NumberAnswers
+from smle.estimators.fitted import ClassAnswers, NumberAnswers
+from smle.estimators.networks import counting_rows, number_task
 from smle.estimators.tasks import Numbers, Quantiles, Task
 from smle.monitor import Usage
 from smle.parameters import (
