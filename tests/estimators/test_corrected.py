@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
-from smle.doors.new_rules import project_model
+from smle.doors.assure import project_model
 from smle.errors import ContradictionError
 from smle.export import check_onnx
 from smle.report import write_report
