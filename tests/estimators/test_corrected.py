@@ -4,15 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 import pytest
-from sklearn.base import clone
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
 from smle.doors.assure import project_model
 from smle.errors import ContradictionError
-from smle.export import check_onnx
 from smle.report import write_report
 from smle.rules.membership import broken
 
@@ -52,32 +49,6 @@ def test_labels_obey_and_the_rest_stays_as_without_rules(tmp_path: Path) -> None
     np.testing.assert_allclose(again.predict_proba(X), model.predict_proba(X))
 
 
-def test_repeats_itself_and_exports(tmp_path: Path) -> None:
-    X, y = tagged(200)
-    model = SafeClassifier(TAGS, NetworkClassifier(**OPTIONS)).fit(X, y)
-    np.testing.assert_array_equal(clone(model).fit(X, y).decision_function(X), model.decision_function(X))
-    model.to_onnx(tmp_path / "model.onnx")
-    check_onnx(tmp_path / "model.onnx")
-    running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    feeds = {name: X[:, [i]].astype(np.float32) for i, name in enumerate(TAGS.columns)}
-    on = np.concatenate(running.run(NAMES, feeds), axis=1)
-    assert not conflicts(on).any()
-    assert (on == (np.asarray(model.predict(X)) == 1)).mean() > 0.99
-
-
-def test_numbers_are_cut_off_where_rules_apply() -> None:
-    spec = Specification.from_yaml(
-        "inputs: {a: [-2, 2]}\noutputs: [p]\nrules:\n  - {name: cap, when: a >= 0, then: p <= 0.5}\n"
-    )
-    X = np.linspace(-2, 2, 300)[:, None]
-    y = np.abs(X[:, 0])
-    model = SafeRegressor(spec, NetworkRegressor(**OPTIONS)).fit(X, y)
-    predicted = np.asarray(model.predict(X)).ravel()
-    assert predicted[X[:, 0] >= 0].max() <= 0.5
-    assert np.abs(predicted - y)[X[:, 0] < -0.1].max() < 0.3
-    assert predicted[X[:, 0] < -1.5].min() > 1.0
-
-
 CAPPED = Specification.from_yaml("""
 inputs: {weight: [2, 250], severity: [0, 1]}
 outputs: [dose]
@@ -93,17 +64,6 @@ def doses(rows: int = 1500) -> tuple[np.ndarray, np.ndarray]:
     return X, np.minimum(0.05 * X[:, 0], 4) * (0.2 + 0.7 * X[:, 1])  # obeys
 
 
-def test_a_moving_limit_that_meets_a_fixed_one_costs_nothing() -> None:
-    X, y = doses()
-    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
-    plain = SafeRegressor(replace(CAPPED, rules=()), NetworkRegressor(**OPTIONS)).fit(X, y)
-    clipped = np.clip(plain.predict(X), 0, np.minimum(0.05 * X[:, 0], 4))
-    score = 1 - ((clipped - y) ** 2).mean() / y.var()
-    assert score > 0.9
-    assert model.score(X, y) >= score - 1e-5
-    assert not broken(CAPPED, X, model.raw_outputs(X)).any()
-
-
 def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Path) -> None:
     X, y = doses()
     model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
@@ -117,18 +77,6 @@ def test_the_answers_of_a_plain_network_pass_where_rules_allow_them(tmp_path: Pa
     found = write_report(model, pd.DataFrame({"weight": X[:, 0], "severity": X[:, 1], "dose": y}), tmp_path / "r.html")
     assert found.verdict == "proved"
     assert "How answers are served" in found.path.read_text(encoding="utf-8")
-
-
-def test_exports(tmp_path: Path) -> None:
-    X, y = doses(600)
-    model = SafeRegressor(CAPPED, NetworkRegressor(**OPTIONS)).fit(X, y)
-    model.to_onnx(tmp_path / "model.onnx")
-    check_onnx(tmp_path / "model.onnx")
-    running = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    feeds = {name: X[:, [i]].astype(np.float32) for i, name in enumerate(CAPPED.columns)}
-    (served,) = running.run(["dose"], feeds)
-    assert not broken(CAPPED, X.astype(np.float32), served.astype(np.float64)).any()
-    np.testing.assert_allclose(served[:, 0], model.predict(X.astype(np.float32)), atol=1e-5)
 
 
 def test_edited_rules_are_proved_behind_the_same_network() -> None:
