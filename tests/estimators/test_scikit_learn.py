@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import polars
 import pytest
-from sklearn.base import clone
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -83,15 +82,12 @@ def test_other_tables_give_the_same(table, fitted):
         assert np.array_equal(fitted.predict(other), fitted.predict(X))
 
 
-def test_clone_search_pipeline(table):
+def test_pipelines(table):
     X, y = table
     numeric = Specification.from_yaml(
         "inputs: {a: [0, 10], b: [-1, 1]}\noutputs: [u, v]\nrules:\n  - {name: order, then: u <= v}\n"
     )
-    model = clone(SafeRegressor(numeric, NetworkRegressor(**QUICK), random_state=0, compare=False))
-    assert len(cross_val_score(model, X[["a", "b"]], y, cv=2)) == 2
-    search = GridSearchCV(model, {"estimator__embedding": [4, 8]}, cv=2).fit(X[["a", "b"]], y)
-    assert search.best_estimator_.certificate_.check()
+    model = SafeRegressor(numeric, NetworkRegressor(**QUICK), random_state=0, compare=False)
     pipeline = make_pipeline(FunctionTransformer(lambda t: t[["a", "b"]]), model).fit(X, y)
     assert pipeline.predict(X).shape == (400, 2)
 
@@ -109,9 +105,9 @@ def test_info_and_domain_policies(table, fitted):
     share = learned.predict(X, return_info=True)[1]["clipped_share"]
     assert ((share >= 0) & (share <= 1)).all()
     far = X.assign(a=99.0)
-    with pytest.raises(DataError, match="'a' 400 rows outside"):
+    with pytest.raises(DataError, match=r"'a' 400 rows outside.*out_of_domain='warn'"):
         model.predict(far)
-    with pytest.warns(UserWarning, match="400 of 400 rows"):
+    with pytest.warns(UserWarning, match=r"400 of 400 rows .*\(rows 1, 2, 3, 4, 5, \.\.\.\)\. They were clamped"):
         model.predict(far, out_of_domain="warn")
     assert np.array_equal(model.predict(far, out_of_domain="clip")[:, 0].shape, (400,))
     with pytest.raises(ValueError, match="out_of_domain"):
@@ -217,14 +213,3 @@ def test_missing_values_in_plain_arrays():
     bare = rules.replace("{range: [0, 10], missing: 5}", "[0, 10]")
     with pytest.raises(ValueError, match="NaN"):
         SafeRegressor(bare, NetworkRegressor(**QUICK)).fit(X, np.zeros(20))
-
-
-def test_rows_outside_the_domain_are_named_with_the_ways_out():
-    model = SafeRegressor(
-        "{inputs: {a: [0, 1]}, outputs: [y], rules: [{name: cap, then: y <= 1}]}\n", NetworkRegressor(**QUICK)
-    )
-    model.fit(np.linspace(0, 1, 20)[:, None], np.zeros(20))
-    with pytest.raises(DataError, match="out_of_domain='warn'"):
-        model.predict([[0.5], [2.0]])
-    with pytest.warns(UserWarning, match=r"\(rows 2\). They were clamped"):
-        model.predict([[0.5], [2.0]], out_of_domain="warn")

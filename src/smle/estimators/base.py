@@ -128,7 +128,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
     def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
         """Adopt a model fitted to these rows, and describe it; `task` reads its answers.
 
-        Returns what it does to the rows.
+        `facts` go to model.json: the seed, the architecture, the history. Returns what it does to the rows.
         """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -137,8 +137,14 @@ class SafeEstimator(FittedModel, BaseEstimator):
         if column_names(rows.table) is not None:
             self.feature_names_in_ = np.asarray(rows.frame.columns, dtype=object)
         usage = served.usage(served.reader.opened(rows.frame, rows.encoded))
-        described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
-        served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
+        provenance = {
+            "data_sha256": table_digest(rows.encoded, rows.targets),
+            "rows": len(rows.encoded),
+            "seed": facts.pop("seed"),
+            "command": " ".join(sys.argv)[:1000],
+        }
+        facts |= {"provenance": provenance, "training": usage.to_json(), "parameters": plain_parameters(self)}
+        served.describe(description_of(type(self).__name__, rows.spec, **facts, **task.facts()))
         return usage
 
     def set_scores(self, scores: dict[str, Any]) -> None:
@@ -187,29 +193,6 @@ class SafeEstimator(FittedModel, BaseEstimator):
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs without rules: the specification of a baseline."""
     return replace(spec, rules=(), flags=())
-
-
-def describe(
-    spec: Specification,
-    X: npt.NDArray[Any],
-    targets: npt.NDArray[Any],
-    *,
-    kind: str,
-    architecture: dict[str, Any],
-    seed: int | None,
-    history: dict[str, Any],
-    usage: Usage,
-    **further: Any,
-) -> dict[str, Any]:
-    """Return the description of a model fitted to encoded rows and targets."""
-    provenance = {
-        "data_sha256": table_digest(X, targets),
-        "rows": len(X),
-        "seed": seed,
-        "command": " ".join(sys.argv)[:1000],
-    }
-    facts = {"architecture": architecture, "provenance": provenance, "history": history, **further}
-    return description_of(kind, spec, training=usage.to_json(), **facts)
 
 
 def short_history(history: History) -> dict[str, Any]:

@@ -325,13 +325,14 @@ class NumberAnswers(RegressorMixin, FittedModel):
                 `served_` counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
-        answers: Any = found.served.astype(np.float64)
+        result: Any = found.served.astype(np.float64)
         if as_steps:
             grid = self.specification_.grid
             if grid is None:
                 raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps, or none.")
-            answers = grid.whole(answers)
-        return found.returned(self._task.predictions(answers), return_info)
+            result = grid.whole(result)
+        result = result[:, 0] if self._task.flat and result.shape[1] == 1 else result
+        return found.returned(result, return_info)
 
     def _plain_task(self, spec: Specification, y: Any = None) -> Numbers:
         if spec.output_kind != "numbers":

@@ -220,7 +220,8 @@ class NetworkRegressor(RegressorMixin, RegressionParameters, NetworkEstimator):
 
     def predict(self, X: Any) -> Array:
         """Return predictions: (rows,) if the targets were a column, (rows, m) otherwise."""
-        return np.asarray(self.task_.predictions(self.raw_outputs(X)))
+        answers = self.raw_outputs(X)
+        return answers[:, 0] if self.task_.flat and answers.shape[1] == 1 else answers
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are supported."""

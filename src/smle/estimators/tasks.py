@@ -246,10 +246,6 @@ class Numbers(Task):
         """Return the loss of the mean: 1, or less if targets are constant."""
         return float((((targets.mean(axis=0) - targets) / spread(targets)) ** 2).mean())
 
-    def predictions(self, outputs: Array) -> Array:
-        """Return the numbers (n, m), or (n,) if the targets were a vector."""
-        return outputs[:, 0] if self.flat and outputs.shape[1] == 1 else outputs
-
     def facts(self) -> dict[str, Any]:
         """Return whether answers are a vector."""
         return {"flat": self.flat}

@@ -121,11 +121,8 @@ class LearnedBox(SafeEstimator, NetworkParameters):
             trained, certificate = train_box(self, rows.task, rows.encoded, wide, rows.targets, weight, seed)
         self.history_ = trained.history
         front = Perceptron(trained.tensors, further)
-        architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
-        if front.further is not None:
-            architecture["further"] = front.further.to_json()
         served, task = Served(front, spec, certificate), self._plain_task(spec, y)
-        facts = {"architecture": architecture, "seed": seed, "history": short_history(trained.history)}
+        facts = {"architecture": front.architecture, "seed": seed, "history": short_history(trained.history)}
         usage = self._serve(served, rows, task, **facts)
         self._compared(rows, weight, trained.held, seed)
         return usage
