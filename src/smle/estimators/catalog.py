@@ -83,13 +83,14 @@ def _made(name: str, regression: bool, seed: int) -> Any:
     if name == "ridge":
         return RidgeCV(alphas=np.logspace(-3, 3, 13)) if regression else LogisticRegression(max_iter=1000)
     forest = {"n_estimators": 200, "min_samples_leaf": 2, "n_jobs": 1}
-    regressor, classifier, given = {
+    kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "hist-gradient-boosting": (
             HistGradientBoostingRegressor, HistGradientBoostingClassifier, {"categorical_features": None},
         ),
         "random-forest": (RandomForestRegressor, RandomForestClassifier, forest),
         "extra-trees": (ExtraTreesRegressor, ExtraTreesClassifier, forest),
-    }[name]  # fmt: skip
+    }  # fmt: skip
+    regressor, classifier, given = kinds[name]
     return (regressor if regression else classifier)(random_state=seed, **given)
 
 

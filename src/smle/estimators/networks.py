@@ -36,8 +36,6 @@ from smle.tables.further import FurtherColumns
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from smle.training.options import History
-
 __all__ = ["Lesson", "NetworkClassifier", "NetworkEstimator", "NetworkRegressor", "counting_rows", "number_task"]
 
 Array = npt.NDArray[np.float64]
@@ -61,16 +59,8 @@ class Lesson:
     named: bool
 
 
-class _Attributes:
-    network_: Perceptron
-    history_: History
-    held_out_: Held | None
-    task_: Any
-    n_features_in_: int
-
-
 @dataclass(eq=False, repr=False)
-class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
+class NetworkEstimator(NetworkParameters, BaseEstimator):
     """A perceptron of a table. See `NetworkRegressor` and `NetworkClassifier`."""
 
     _: KW_ONLY
@@ -162,7 +152,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return network, held
 
     def _adopt(
-        self, task: Task, spec: Specification | None, network: Perceptron, columns: tuple[str, ...], *, named: bool
+        self, task: Any, spec: Specification | None, network: Perceptron, columns: tuple[str, ...], *, named: bool
     ) -> Self:
         """Adopt a trained network of a table with these columns."""
         self.task_, self._spec, self.network_, self._names = task, spec, network, columns

@@ -83,7 +83,7 @@ def _rows(features: Tensor, answers: Tensor, key: str) -> tuple[ServedHead, Arra
 
 def _run_serve(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str) -> Tensor:
     head, X, t = _rows(features, answers, key)
-    served = torch.from_numpy(head.serve(X, t)).reshape(*answers.shape[:-1], head.outputs)
+    served = torch.from_numpy(head.serve(X, t).reshape(*answers.shape[:-1], head.outputs))
     return served if answers.is_cpu else served.to(answers.device)
 
 
