@@ -120,13 +120,6 @@ def test_answers_without_a_gradient_obey_in_every_mode() -> None:
     assert judge.violations(X.numpy(), frozen(X).numpy()) == []
 
 
-def test_any_leading_dimensions() -> None:
-    X, _ = rows(60)
-    network = SafeNetwork(body(), LOADS, embedding=16).eval()
-    with torch.no_grad():
-        assert torch.equal(network(X.reshape(4, 15, 2)).reshape(60, 1), network(X))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
