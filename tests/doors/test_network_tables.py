@@ -67,7 +67,7 @@ TABLES = {
     "big-endian float64": (POINT_SEVEN.astype(">f8"), [0]),
     "float16": (np.array([[0.75, 0.5], [0.5, 0.5]], dtype=np.float16), [1, 0]),
     "masked": (MASKED, [1, 0]),
-    "masked, float32": (MASKED.astype(np.float32), [1, 0]),
+    "masked, float32": (np.ma.MaskedArray(np.vstack([POINT_SEVEN] * 2), mask=MASKED.mask), [1, 1]),
     "masked, whole": (np.ma.MaskedArray([[0, 1], [0, 1]], mask=[[True, False], [False, False]]), [1, 0]),
     "NaN": (np.array([[np.nan, 0.5], [0.1, 0.5]]), [1, 0]),
     "None": (np.array([[None, 0.5], [0.1, 0.5]], dtype=object), [1, 0]),

@@ -28,7 +28,6 @@ from smle import (
 from smle.certificates.document import Certificate, arrays_of
 from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
-from smle.estimators.fitted import plain_table
 from smle.export import check_onnx, write_onnx
 from smle.heads.box.training.enforcement import Enforcement
 from smle.rules import Choice
@@ -234,18 +233,6 @@ def test_float32_columns_keep_their_meaning_beside_whole_numbers(columns, kind):
     encoded = encode_inputs(Specification.from_yaml(LIMIT), pd.DataFrame(columns))
     assert encoded.dtype == kind
     assert encoded.tolist() == [[float(columns["x"][i]), float(columns["k"][i])] for i in range(2)]
-
-
-def test_what_is_masked_is_missing():
-    text = "{inputs: {a: [0, 1], b: {range: [0, 1], missing: 0}}, outputs: [y], rules: [{name: r, then: y <= 1}]}\n"
-    spec = Specification.from_yaml(text)
-    for kind in ("f4", "f8", "i8"):
-        rows = np.ma.masked_array(np.array([[1, 1], [0, 1]], dtype=kind), mask=[[0, 1], [0, 0]])
-        plain = plain_table(rows, spec)
-        assert encode_inputs(spec, plain).tolist() == [[1, 0], [0, 1]]
-        assert plain.dtype == (kind if kind == "f4" else "f8")
-        with pytest.raises(ValueError, match="NaN"):
-            plain_table(rows, Specification.from_yaml(text.replace("{range: [0, 1], missing: 0}", "[0, 1]")))
 
 
 def test_a_loaded_model_that_was_changed_is_not_stored(table, tmp_path):
