@@ -22,7 +22,7 @@ from smle.heads.slopes import changed_bits
 from smle.networks.features import read_features
 from smle.networks.served_heads import ServedHead, find_head, refuse_unaided_export
 
-__all__ = ["is_differentiated", "operator", "serve"]
+__all__ = ["is_differentiated", "operator", "register", "serve"]
 
 Array = npt.NDArray[Any]
 _is_compiling = torch.compiler.is_compiling
@@ -32,7 +32,7 @@ _PULL = "(Tensor features, Tensor answers, Tensor served, Tensor gradient, str k
 _PUSH = "(Tensor features, Tensor answers, Tensor served, Tensor? inputs, Tensor? moved, str key) -> Tensor"
 
 
-def _register(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
+def register(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
     """Register an operator of tensors (..., columns) and a key, for tracers and `torch.func.vmap`."""
     _library.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def _linear(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
 
     What is returned can be differentiated, too: `after` is its own derivative, backward.
     """
-    _register(name, schema, run, shape)
+    register(name, schema, run, shape)
     torch.library.register_autograd(f"smle::{name}", after, setup_context=_remember_point, lib=_library)
     plain = getattr(torch.ops.smle, name)
 
@@ -229,7 +229,7 @@ class _Transformed(torch.autograd.Function):
 
 
 for _name in ("serve", "serve.differentiable"):
-    _register(_name, _SERVE, _run_serve, _served_shape)
+    register(_name, _SERVE, _run_serve, _served_shape)
 torch.library.register_autograd("smle::serve.differentiable", _backward, setup_context=_remember, lib=_library)
 operator, differentiable = torch.ops.smle.serve.default, torch.ops.smle.serve.differentiable
 
