@@ -247,11 +247,8 @@ class SafeNetwork(nn.Module):
 
     def reading_features(self) -> nn.Module:
         """Return the module that maps features to answers."""
-        return (
-            nn.Sequential(self.backbone.standardize, self.backbone)
-            if isinstance(self.backbone, Answers)
-            else (self.backbone)
-        )
+        inner = self.backbone
+        return nn.Sequential(inner.standardize, inner) if isinstance(inner, Answers) else inner
 
     def predict(
         self,
