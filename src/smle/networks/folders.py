@@ -22,10 +22,8 @@ __all__ = ["CertifiedModule", "backbone_state", "save_network", "weights_of"]
 Array = npt.NDArray[Any]
 
 
-class CertifiedModule(Protocol):
-    """A module that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
-
-    spec: Specification
+class HasHead(Protocol):
+    """A module with a backbone and a head behind it."""
 
     @property
     def backbone(self) -> nn.Module:
@@ -33,6 +31,12 @@ class CertifiedModule(Protocol):
 
     def head_arrays(self) -> dict[str, Array]:
         """Return the arrays of the head, named as in the model file."""
+
+
+class CertifiedModule(HasHead, Protocol):
+    """A module that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
+
+    spec: Specification
 
     def eval(self) -> Any:
         """Switch to eval mode."""
@@ -44,7 +48,7 @@ class CertifiedModule(Protocol):
         """Return the module that maps features to what the head reads."""
 
 
-def weights_of(network: CertifiedModule) -> dict[str, Array]:
+def weights_of(network: HasHead) -> dict[str, Array]:
     """Return the weights, named as in the model file: `backbone.*`, and the head's own names."""
     state = network.backbone.state_dict().items()
     own = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
