@@ -9,8 +9,7 @@ from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, cast_error, nearest, upward
 from smle_check.guard import GUARD_NAMES, check_coverage
-from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, root_box
-from smle_check.heads.network import Relaxed, hidden_layers
+from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, Relaxed, hidden_layers, root_box
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
 from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion
@@ -81,7 +80,7 @@ def clause_margin(
     return -bound / sum(weights)
 
 
-def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: bytes) -> tuple[float, ...]:
+def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: bytes) -> Sequence[float]:
     """Read the two weights of every pair: one by one, or by label, with exceptions."""
     what = "exclusions proof"
     if isinstance(proof, dict) and "offset" in proof:
@@ -91,7 +90,7 @@ def pair_weights(proof: Any, pairs: Sequence[tuple[int, int]], m: int, block: by
     weights = read_block(block, label_weights, (m + 1) // 2, "f", what)
     named = read_block(block, exceptions, count, "I", what)
     given = read_block(block, exceptions + 8 * count, count, "f", what)
-    own = {named[i : i + 2]: given[i : i + 2] for i in range(0, len(named), 2)}
+    own = {tuple(named[i : i + 2]): given[i : i + 2] for i in range(0, len(named), 2)}
     require(len(own) == count, f"{what}: an exception given twice")
     return tuple(w for h, k in pairs for w in own.get((h, k), (weights[h], weights[k])))
 

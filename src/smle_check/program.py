@@ -95,16 +95,11 @@ def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
     return ops
 
 
-def box(spec: Specification, regions: Sequence[int], clip: str, bounds: str, names: Collection[str]) -> list[Op]:
-    """Return the program of heads behind a box (section 0).
+def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
+    """Return the program of heads behind a box (section 0). The values `bits`, `cell` and `clipped` are kept.
 
-    The certificate states `regions`, `clip` and `bounds`; `names` are those of the head's tensors.
+    The certificate states `clip` and `bounds`; `names` are those of the head's tensors.
     """
-    return box_of(gate_of(spec, regions), clip, bounds, names)
-
-
-def box_of(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
-    """Like `box`, for a given gate. The values `bits`, `cell` and `clipped` are kept for monitoring."""
     ops, place = gated(gate), None
     if gate.members:
         place = "cell"

@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 
 class Rejected(ValueError):
@@ -124,25 +124,13 @@ def sparse(value: Any, size: int, what: str) -> dict[int, Fraction]:
     return result
 
 
-def place_in(block: bytes, offset: Any, count: Any, what: str) -> tuple[int, int]:
-    """Return start and end of 2 x count 4-byte numbers at an offset of certificate.bin."""
+def read_block(block: bytes, offset: Any, count: Any, code: Literal["f", "I"], what: str) -> Sequence[Any]:
+    """Return 2 x count little-endian 4-byte numbers of certificate.bin as a view: repeated requests cost nothing."""
     start, pairs = index(offset, len(block) + 1, what), index(count, 1 << 31, what)
     require(start % 4 == 0 and start + 8 * pairs <= len(block), f"{what}: outside of certificate.bin")
-    return start, start + 8 * pairs
-
-
-def read_block(block: bytes, offset: Any, count: Any, code: str, what: str) -> tuple[Any, ...]:
-    """Return 2 x count little-endian 4-byte numbers at an offset of certificate.bin."""
-    start, stop = place_in(block, offset, count, what)
-    return struct.unpack_from(f"<{(stop - start) // 4}{code}", block, start)
-
-
-def read_labels(block: bytes, offset: Any, count: Any, what: str) -> Sequence[int]:
-    """Return 2 x count unsigned integers of certificate.bin as a view, so that repeated requests cost nothing."""
-    start, stop = place_in(block, offset, count, what)
     if sys.byteorder == "little":
-        return memoryview(block)[start:stop].cast("I")
-    return struct.unpack_from(f"<{(stop - start) // 4}I", block, start)
+        return memoryview(block)[start : start + 8 * pairs].cast(code)
+    return struct.unpack_from(f"<{2 * pairs}{code}", block, start)
 
 
 class Tensor(NamedTuple):

@@ -17,7 +17,7 @@ from smle_check.floats import (
     threshold_above,
 )
 from smle_check.names import require_distinct, term, visible
-from smle_check.reading import fields, index, items, number, read_labels, require, sparse, text
+from smle_check.reading import fields, index, items, number, read_block, require, sparse, text
 from smle_check.work import Work
 
 PER_PAIR = 10  # steps for each pair that is read
@@ -252,7 +252,7 @@ class Specification:
         pairs = Exclusions()
         if exclusions is not None:
             offset, count = fields(exclusions, "offset count", "exclusions")
-            pairs = Exclusions(read_labels(block, offset, count, "exclusions"))
+            pairs = Exclusions(read_block(block, offset, count, "I", "exclusions"))
             self.work.plan(PER_PAIR * len(pairs), f"rule {name!r}: exclusions")
             require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
         require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")

@@ -158,7 +158,7 @@ LEFT_OUT = {
     moving: [(grid, "real_part", rounded)],
     proportional: [(grid, "real_part", rounded)],
     digits: [(grid, "is_short", lambda *_: True)],
-    gates: [(steps.Lattice, "slack", lambda *_: Fraction(0))],
+    gates: [(steps, "guard_slack", lambda *_: Fraction(0))],
     strict_gates: [(steps, "below_strictly", lambda bound, fmt: below(below(bound, fmt), fmt))],
     safe_range: [(grid.SafeAnswer, "require_range", lambda self: None)],
     safe_clauses: [(grid.SafeAnswer, "clause", lambda *_: None)],

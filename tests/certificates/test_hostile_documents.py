@@ -148,6 +148,7 @@ trap(
 )
 trap("exclusions at an odd offset", "labels", r"outside of certificate\.bin", put(f"{EXCLUSIONS}/offset", 1))
 trap("exclusions of outputs that do not exist", "labels", "pairs h < k", first_pair(0, 4))
+trap("two outputs in the other order", "labels", "pairs h < k", first_pair(2, 1))
 trap("an output excluded with itself", "labels", "pairs h < k", first_pair(1, 1))
 trap("a wrong truth", "strict", "not proved", put(f"{LITERAL}/bound", "-10"))
 trap("a wrong truth with a number of 500 digits", "strict", "not proved", put(f"{LITERAL}/bound", "-" + "9" * 500))

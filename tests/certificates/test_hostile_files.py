@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
+from test_checker_alone import FOLDER, run
 
 import smle_check
 from support.builder import Package, case, safetensors_bytes
@@ -232,13 +233,8 @@ def test_signatures_without_bytes_are_not_walked():
 # --- The folder, through the command line
 
 
-def run(folder: Path, *, timeout: float = 300) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-
-
 def assert_refused(folder: Path) -> None:
-    done = run(folder)
+    done = run(str(FOLDER), str(folder))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("REJECTED: ")
     assert done.stderr == ""
@@ -259,7 +255,7 @@ def test_directory_instead_of_a_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["certificate.json", "model.safetensors", "rules.yaml", "model.onnx"])
 def test_pipe_instead_of_a_file_does_not_block(tmp_path, name):
     rules_case("limits-onnx").write(tmp_path)
-    assert run(tmp_path).returncode == 0
+    assert run(str(FOLDER), str(tmp_path)).returncode == 0
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     assert_refused(tmp_path)
@@ -280,7 +276,7 @@ def test_what_is_no_file_is_not_an_absent_one(tmp_path, kind, name):
     package = case("strict")
     del package.files["rules"]
     place = package.seal().write(tmp_path) / name
-    assert run(tmp_path).returncode == 0
+    assert run(str(FOLDER), str(tmp_path)).returncode == 0
     {"pipe": os.mkfifo, "folder": os.mkdir, "link to nowhere": lambda name: os.symlink("nowhere", name)}[kind](place)
     assert_refused(tmp_path)
 
@@ -301,9 +297,7 @@ def test_unreadable_file(tmp_path):
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["/nowhere"], ["--help"], ["\udcff"]])
 def test_wrong_calls(arguments):
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), *arguments], capture_output=True, text=True
-    )
+    done = run(str(FOLDER), *arguments)
     assert done.returncode == 2
     assert "usage" in done.stderr
     assert "Traceback" not in done.stderr
@@ -367,7 +361,7 @@ def test_a_small_folder_is_checked_in_little_memory(tmp_path):
     """The limit on a file's size is not reserved for every file."""
     resource = pytest.importorskip("resource", reason="limits on memory are those of Unix")
     folder = case("braking").write(tmp_path)
-    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(folder)]
+    command = [sys.executable, "-I", "-S", str(FOLDER), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)),

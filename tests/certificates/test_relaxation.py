@@ -6,11 +6,8 @@ import copy
 import itertools
 import random
 import struct
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +17,9 @@ from hypothesis import strategies as st
 import smle_check
 from smle.errors import NotCertifiedError
 from smle.heads.box.proof.frozen_heads import Layer, NetworkBounds
-from smle.rules import Specification
-from smle_check.heads.box import Hidden
-from smle_check.heads.network import Relaxed
-from support.builder import case, deployed_head
+from smle_check.heads.box import Hidden, Relaxed
+from support.builder import accepted, case
+from support.mutations import attacked
 from support.relaxation_cases import MADE, Package, doubts, everywhere
 
 MADE_ONCE = {name: make() for name, make in MADE.items()}
@@ -41,15 +37,6 @@ def refused(package: Package, reason: str) -> None:
 def boxes_of(package: Package) -> list[dict]:
     """The longest list of cuts and boxes."""
     return max((p["cases"] for p in package.document["proof"]["obligations"]), key=len)
-
-
-@pytest.mark.parametrize("name", list(MADE))
-def test_checker_runs_alone_on_network_bounds(name: str, tmp_path: Path) -> None:
-    package = made(name)
-    command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(package.write(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"PROVED: {len(package.check())} statements" in done.stdout
 
 
 def test_cuts_and_empty_boxes_are_used() -> None:
@@ -80,29 +67,6 @@ def test_truth_ladder(exponent: int) -> None:
 def test_exact_touch_is_not_certified() -> None:
     with pytest.raises(NotCertifiedError, match="Rule 'top' is not proved: no room is left for rounding"):
         everywhere(0.0)
-
-
-@pytest.mark.parametrize("name", ["everywhere", "wedge", "tent"])
-def test_deployed_program_keeps_the_rules(name: str) -> None:
-    """Corners, kinks and NaN backbones through the deployed program, judged in rationals."""
-    package = made(name)
-    spec = Specification.from_yaml(package.files["rules"].decode())
-    n = len(package.weights["bounds.lower"])
-    head = deployed_head(package)
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (600, 2)).astype("f4")
-    x[:200] = np.round(x[:200] * 8) / 8
-    x[200:260] = np.sign(x[200:260])
-    z = rng.choice(np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 0]), (600, n))
-    for size in (600, 7, 1):
-        for start in range(0, 600 if size > 1 else 60, size):
-            part = slice(start, start + size)
-            y = head(x[part], z[part])
-            for row, out in zip(x[part], y, strict=True):
-                point = [Fraction(float(v)) for v in row]
-                for rule in spec.rules:
-                    if any(region.contains(point) for region in rule.regions):
-                        assert rule.requirement.holds([Fraction(float(v)) for v in out], point), (row, out)
 
 
 def test_networks_that_do_not_fit_together_are_refused() -> None:
@@ -378,27 +342,12 @@ def test_exclusions_have_a_proof_each() -> None:
 
 
 def changed(rng: random.Random, package: Package) -> str:
-    """Change one number of weights, block or proofs; digests are made new."""
-    kind = rng.choice(["weight", "weight", "bit", "slope", "proof"])
-    if kind in ("weight", "bit"):
-        name = rng.choice([n for n in package.weights if n.startswith(("bounds.", "heads."))])
-        flat = package.weights[name].copy()
-        view = flat.reshape(-1)
-        at = rng.randrange(view.size)
-        if kind == "bit":
-            view.view("u4")[at] ^= np.uint32(1 << rng.randrange(32))
-        else:
-            view[at] += np.float32(rng.choice([-1, 1]) * 2.0 ** -rng.randrange(12))
-        package.weights[name] = flat
-        return f"{kind} of {name}"
-    if kind == "slope":
-        at = 4 * rng.randrange(len(package.block) // 4)
-        package.block = package.block[:at] + struct.pack("<f", rng.random()) + package.block[at + 4 :]
-        return kind
-    node = rng.choice(rng.choice(package.document["proof"]["obligations"])["cases"])
-    key = rng.choice(sorted(node))
-    node[key] = rng.choice([0, 1, "0", "1/2", "-1/2", [], ["1"], [[0, "1"]], [[1, "0x1p-1"]], None])
-    return f"{kind} {key}"
+    """Change a slope, which is a hint, or what else a certificate and its weights hold; digests are made new."""
+    if rng.random() < 0.75:
+        return attacked(rng, package, rules=False)[0]
+    at = 4 * rng.randrange(len(package.block) // 4)
+    package.block = package.block[:at] + struct.pack("<f", rng.random()) + package.block[at + 4 :]
+    return "slope"
 
 
 def run_changes(count: int, seed: int) -> Counter:
@@ -406,9 +355,7 @@ def run_changes(count: int, seed: int) -> Counter:
     for _ in range(count):
         package = made(rng.choice(["everywhere", "wedge", "tent"]))
         what = changed(rng, package)
-        try:
-            package.seal().check()
-        except smle_check.Rejected:
+        if not accepted(package.seal()):
             tally["rejected"] += 1
             continue
         assert all(np.isfinite(v).all() for v in package.weights.values())

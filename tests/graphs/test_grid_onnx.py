@@ -8,6 +8,7 @@ import smle_check
 from smle.graphs.certified_files import _sealed
 from smle.rules import Specification
 from support.grid_rules import GridJudge, hard_answers, hard_inputs
+from support.joined import flushing
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -118,9 +119,7 @@ def test_whole_numbers_are_an_output(exported):
 
 def test_flushed_denormals_change_nothing(exported):
     spec, _, path = exported
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = onnxruntime.InferenceSession(path, options)
+    session = flushing(path.read_bytes())
     rng = np.random.default_rng(1)
     X, answers = hard_inputs(rng, spec, 300, np.float32), hard_answers(rng, spec, 300)
     X[:50, 0] = rng.choice(np.float32([1e-40, -1e-40, 1e-45, 0.0]), 50)

@@ -22,6 +22,7 @@ from support.exported import (
     MIXED,
     Exported,
     accepted,
+    changed_outer,
     field,
     hand_made,
     model_of,
@@ -342,14 +343,6 @@ def test_deeply_nested_messages_are_rejected():
     assert accepted(data, resealed(hand_made("braking").companion, data)) is None
 
 
-def changed_outer(exported: Exported, **changes) -> bytes:
-    outer = json.loads(exported.companion)
-    del outer["digest"]
-    outer.update(changes)
-    outer["digest"] = smle_check.sha256(smle_check.canonical(outer))
-    return smle_check.canonical(outer) + b"\n"
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -376,7 +369,7 @@ def changed_outer(exported: Exported, **changes) -> bytes:
 )
 def test_changed_certificate_files(changes):
     exported = hand_made("braking")
-    assert accepted(exported.onnx, changed_outer(exported, **changes)) is None
+    assert accepted(exported.onnx, changed_outer(exported.companion, **changes)) is None
 
 
 def test_odd_values_anywhere_in_the_certificate_raise_nothing_but_rejected():
@@ -392,13 +385,8 @@ def test_odd_values_anywhere_in_the_certificate_raise_nothing_but_rejected():
         for key in path[:-1]:
             holder = holder[key]
         holder[path[-1]] = rng.choice(odd)
-        if path[0] == "digest":
-            continue
-        body = {k: v for k, v in changed.items() if k != "digest"}
-        changed["digest"] = smle_check.sha256(smle_check.canonical(body))
-        text = smle_check.canonical(changed) + b"\n"
-        outer = changed_outer(exported, certificate=changed, model_certificate=smle_check.sha256(text))
-        passed += accepted(exported.onnx, outer) is not None  # another claim may be true as well
+        if path[0] != "digest":  # another claim may be true as well
+            passed += accepted(exported.onnx, changed_outer(exported.companion, changed)) is not None
     assert passed < 10
 
 
@@ -412,7 +400,7 @@ def test_the_head_in_the_graph_is_the_bound_one():
     bias.CopyFrom(numpy_helper.from_array(values, "heads.bias"))
     data = model.SerializeToString()
     assert accepted(data, resealed(exported.companion, data)) is not None  # bound to it, it is proved
-    outer = changed_outer(exported, onnx=smle_check.sha256(data))
+    outer = changed_outer(exported.companion, onnx=smle_check.sha256(data))
     with pytest.raises(smle_check.Rejected, match=r"'heads.bias' is not that of the certified head"):
         smle_check.check_onnx(data, outer)
 
@@ -426,10 +414,7 @@ def test_bound_digests_inside_of_the_certificate_file(value):
         if inner["binds"][role] == value:
             continue
         inner["binds"][role] = value
-        del inner["digest"]
-        inner["digest"] = smle_check.sha256(smle_check.canonical(inner))
-        digest = smle_check.sha256(smle_check.canonical(inner) + b"\n")
-        found = accepted(exported.onnx, changed_outer(exported, certificate=inner, model_certificate=digest))
+        found = accepted(exported.onnx, changed_outer(exported.companion, inner))
         assert (found is not None) == (role == "backbone" and (value is None or isinstance(value, str)))
 
 

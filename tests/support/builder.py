@@ -31,7 +31,7 @@ from smle.regions.cells import Cells, regions_of
 from smle.regions.search import find_cells
 from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_up
-from smle_check.program import Gate, box_of
+from smle_check.program import Gate, box
 
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
 
@@ -268,7 +268,7 @@ def of_rules(package: Package) -> tuple[Gate, dict[str, np.ndarray]]:
 def deployed_head(package: Package) -> Box:
     """Return the program that a package describes, with its weights."""
     stated = package.document["program"]
-    return Box(box_of(of_rules(package)[0], stated["clip"], stated["bounds"], package.weights), package.weights)
+    return Box(box(of_rules(package)[0], stated["clip"], stated["bounds"], package.weights), package.weights)
 
 
 # --- The cases. Each is small, hand-made, and accepted. ---------------------------------------------------------

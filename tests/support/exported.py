@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -122,18 +121,27 @@ def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, mo
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:
     """Return the certificate file bound to other bytes, and to the head in them, as an attacker would make it."""
-    outer = json.loads(companion)
+    outer, changes = json.loads(companion), {"onnx": smle_check.sha256(onnx)}
     inner = outer["certificate"]
     with contextlib.suppress(smle_check.Rejected):  # bytes from which no head can be read
         tensors = _head_in(onnx, outer["head"])
         inner["binds"]["head"] = smle_check.weights_digest(tensors)
-        outer["head"] = base64.b64encode(save(arrays_of(tensors))).decode()
-    del outer["digest"], inner["digest"]
-    inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
-    outer["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
-    outer["onnx"] = hashlib.sha256(onnx).hexdigest()
-    outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
-    return smle_check.canonical(outer) + b"\n"
+        changes["head"] = base64.b64encode(save(arrays_of(tensors))).decode()
+    return changed_outer(companion, inner, **changes)
+
+
+def changed_outer(companion: bytes, inner: Any = None, **changes: Any) -> bytes:
+    """Return a certificate file with other parts, maybe with another certificate in it, and with digests made new."""
+    outer = json.loads(companion) | changes
+    if inner is not None:
+        outer["certificate"] = _digested(inner)
+        outer["model_certificate"] = smle_check.sha256(smle_check.canonical(outer["certificate"]) + b"\n")
+    return smle_check.canonical(_digested(outer)) + b"\n"
+
+
+def _digested(document: dict[str, Any]) -> dict[str, Any]:
+    body = {key: part for key, part in document.items() if key != "digest"}
+    return {**body, "digest": smle_check.sha256(smle_check.canonical(body))}
 
 
 def _head_in(onnx: bytes, head: str) -> dict[str, smle_check.Tensor]:

@@ -39,7 +39,7 @@ from smle.nn import BoxNetwork
 from smle.regions.cells import Cells
 from smle.rules import Categorical, Choice, Label, Specification
 from smle.tables import encode_inputs
-from smle_check.program import box
+from smle_check.program import box, gate_of
 
 FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
@@ -168,7 +168,7 @@ def in_numpy(network: BoxNetwork) -> Box:
     block, tensors = bytearray(), network.deployed.tensors
     stated = smle_check.Specification(compiled(network.spec, network.cells, block), bytes(block))
     bounds, clip = network.frozen_heads().bounds.kind, "clamp" if "heads.fallback" in tensors else "where"
-    return Box(box(stated, network.cells.gated, clip, bounds, tensors), tensors)
+    return Box(box(gate_of(stated, network.cells.gated), clip, bounds, tensors), tensors)
 
 
 def embedded(golden: Golden, features: np.ndarray) -> np.ndarray:

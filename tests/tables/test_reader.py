@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 from smle import SafeRegressor, Specification, correct
 from smle.certificates.gate import domain_arrays
 from smle.errors import DataError
-from smle.tables import Reader, encode_inputs, encode_numbers, in_domain
+from smle.tables import Reader, SetAside, encode_inputs, encode_numbers, in_domain
 from smle.tables.frames import as_numbers
 from smle.tables.table_files import read_chunks, read_table, text_columns
 
@@ -146,15 +146,13 @@ def test_rows_say_what_is_missing_and_what_is_wrong():
         "color": ["green", None, "red"],
         "day": ["2010-13-01", "2010-01-01", None],
     })  # fmt: skip
-    assert found.wrong() == {
-        0: [
-            "'a': expected a number, got '1_0'",
-            "'n': expected a number that a float holds exactly, got 9007199254740993",
-            "'color': expected one of red, blue, got 'green'",
-            "'day': expected a date such as 2020-01-31, got '2010-13-01'",
-        ],
-        1: ["'a': expected a number, got 'x'", "'n': expected a whole number, got 2.5"],
-        2: ["'day' is missing"],
+    assert SetAside.of(found, found.faults).reasons == {
+        0: "'a': expected a number, got '1_0'; "
+        "'n': expected a number that a float holds exactly, got 9007199254740993; "
+        "'color': expected one of red, blue, got 'green'; "
+        "'day': expected a date such as 2020-01-31, got '2010-13-01'",
+        1: "'a': expected a number, got 'x'; 'n': expected a whole number, got 2.5",
+        2: "'day' is missing",
     }
     assert {name: np.flatnonzero(mask).tolist() for name, mask in found.missing.items()} == {
         "a": [2],
@@ -163,7 +161,7 @@ def test_rows_say_what_is_missing_and_what_is_wrong():
     }
     assert np.isnan(found.encoded).any(axis=1).tolist() == [True, True, True]
     assert found.encoded[2].tolist()[:5] == [3.0, 0.5, 3.0, 1.0, 0.0]
-    assert Reader(SPEC).examine(NUMBERS).wrong() == {}
+    assert Reader(SPEC).examine(NUMBERS).faults == ()
 
 
 def test_ends_of_the_domain_are_those_of_the_program():

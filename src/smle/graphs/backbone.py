@@ -12,18 +12,21 @@ import numpy.typing as npt
 from smle.errors import ModelFormatError
 from smle.extras import require
 from smle.nearest.onnx.pieces import Backbone
+from smle.nearest.onnx.writer import Writer
 from smle.serving.fronts import require_tables
 from smle.tables.frames import MISSING
+from smle.tables.further import FurtherColumns
 from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
 from smle_check.onnx.program import EMBEDDING, FEATURES, Input
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
 
-__all__ = ["backbone_model", "inlined", "layers_of", "mlp_backbone", "onnx_backbone", "standard"]
+__all__ = ["backbone_model", "inlined", "layers_of", "mlp_backbone", "onnx_backbone", "standard", "wide_features"]
 
 Array = npt.NDArray[Any]
 _PREFIX = "backbone/"
+WIDE = "backbone/wide"  # (batch, D): the inputs of the rules, then the further columns
 
 
 def layers_of(weights: dict[str, Array], *, scaled: bool = False) -> list[tuple[Array, Array]]:
@@ -102,6 +105,29 @@ def backbone_model(record: ModelRecord) -> Any:
     )
     opset = onnx.helper.make_opsetid("", OPSET)
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9, producer_name="smle")
+
+
+def wide_features(further: FurtherColumns) -> Backbone:
+    """Return nodes that make everything a network reads, with the columns as inputs (N, 1), numbers or text."""
+    helper = require("onnx", "ONNX export").helper
+    w, parts = Writer("backbone/columns/"), [FEATURES]
+    inputs = [helper.make_tensor_value_info(name, FLOAT, ["N", 1]) for name in further.numbers]
+    inputs += [helper.make_tensor_value_info(name, STRING, ["N", 1]) for name in further.texts]
+    if further.numbers:
+        values = w.add("Concat", list(further.numbers), axis=1)
+        missing = w.add("IsNaN", [values])
+        usual = w.constant(np.array(list(further.numbers.values()), dtype=np.float32))
+        parts.append(w.add("Where", [missing, usual, values]))
+        if further.flagged:
+            names = list(further.numbers)
+            places = [names.index(name) for name in further.flagged]
+            parts.append(w.rows(w.add("Cast", [missing], to=FLOAT), places, 1))
+    for i, (name, known) in enumerate(further.texts.items()):
+        stored = helper.make_tensor(f"backbone/columns/text/{i}", STRING, [1, len(known)], [t.encode() for t in known])
+        w.initializers.append(stored)
+        parts.append(w.add("Cast", [w.add("Equal", [name, stored.name])], to=FLOAT))
+    w.last("Concat", parts, WIDE, axis=1)
+    return Backbone(w.nodes, w.initializers, inputs)
 
 
 def onnx_backbone(

@@ -19,9 +19,8 @@ from smle.certificates.gate import domain_arrays
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, RuleError
 from smle.extras import require
 from smle.files import replacing
-from smle.graphs.backbone import mlp_backbone, onnx_backbone
+from smle.graphs.backbone import WIDE, mlp_backbone, onnx_backbone, wide_features
 from smle.graphs.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
-from smle.graphs.wide import WIDE, wide_features
 from smle.heads.table import head_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification

@@ -18,15 +18,14 @@ import numpy.typing as npt
 from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.extras import require
 from smle.graphs.categories import with_encoded_categories
-from smle.graphs.converters import mended_converters, register_boosters, unified
-from smle.graphs.network_converter import register_networks
+from smle.graphs.converters import mended_converters, register_boosters, register_networks, unified
 from smle.nearest.onnx.writer import Writer
 from smle.rules import Specification
 from smle.serving.estimator_scores import NumberScores, Scores, scores_of
 from smle.serving.fronts import StoredModel, answers_of
 from smle.tables import column_names
 from smle.tables.frames import MISSING, is_text
-from smle_check.onnx.graph import OPSET
+from smle_check.onnx.graph import DOUBLE, FLOAT, OPSET
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["ANSWERS", "conversions", "stored_form"]
 
 Array = npt.NDArray[Any]
-Undo = Callable[[Any, str], tuple[list[Any], str]]
-"""Maps the name of a value to nodes that transform it, and the name of the result."""
+Undo = Callable[[Writer, str], str]
+"""Writes nodes that transform a value; returns the name of the result."""
 _ALL = "columns"  # one input for all columns
 _INSIDE = "estimator/"  # prefix of names that are not columns
 ANSWERS = f"{_INSIDE}answers"
@@ -171,7 +170,8 @@ def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes
         columns = {value.name: name for value, name in zip(graph.input, names, strict=True)}
     _rename(graph, lambda name: columns.get(name, f"{_INSIDE}{name}" if name else ""))
     writer = Writer("estimator/scores/")
-    last = scores.written(writer, graph)
+    last = undo(writer, scores.written(writer, graph))
+    writer.last("Cast", [last], ANSWERS, to=FLOAT)
     nodes = [*extra, *graph.node, *writer.nodes]
     graph.initializer.extend(writer.initializers)
     used = {name for node in nodes for name in node.input}
@@ -180,13 +180,11 @@ def _finished(model: Any, names: list[str], scores: Scores, undo: Undo) -> bytes
         for name, kind in zip(names, kinds, strict=True)
         if name in used
     ]
-    undone, name = undo(onnx, last)
-    undone.append(onnx.helper.make_node("Cast", [name], [ANSWERS], to=onnx.TensorProto.FLOAT))
     made = onnx.helper.make_graph(
-        unified(onnx, [*nodes, *undone], inputs, graph.initializer),
+        unified(onnx, nodes, inputs, graph.initializer),
         "estimator",
         inputs,
-        [onnx.helper.make_tensor_value_info(ANSWERS, onnx.TensorProto.FLOAT, ["N", None])],
+        [onnx.helper.make_tensor_value_info(ANSWERS, FLOAT, ["N", None])],
         list(graph.initializer),
     )
     opsets = [onnx.helper.make_opsetid(entry.domain, entry.version) for entry in model.opset_import]
@@ -292,7 +290,7 @@ def _without_target_transform(estimator: Any) -> tuple[Any, Undo]:
     from sklearn.compose import TransformedTargetRegressor
 
     if not isinstance(estimator, TransformedTargetRegressor):
-        return estimator, lambda onnx, source: ([], source)
+        return estimator, lambda w, source: source
     undo = _undone(estimator.transformer_)
     if undo is None:
         raise ConversionError(
@@ -321,15 +319,10 @@ def _undone(transformer: Any) -> Undo | None:
     else:
         return None
 
-    def undo(onnx: Any, source: str) -> tuple[list[Any], str]:
-        nodes = [onnx.helper.make_node("Cast", [source], ["estimator/target/0"], to=onnx.TensorProto.DOUBLE)]
-        for i, (kind, value) in enumerate(steps):
-            inputs = [f"estimator/target/{i}"]
-            if value is not None:
-                inputs.append(f"estimator/target/constant/{i}")
-                constant = onnx.numpy_helper.from_array(np.asarray(value, dtype=np.float64), inputs[1])
-                nodes.append(onnx.helper.make_node("Constant", [], [inputs[1]], value=constant))
-            nodes.append(onnx.helper.make_node(kind, inputs, [f"estimator/target/{i + 1}"]))
-        return nodes, f"estimator/target/{len(steps)}"
+    def undo(w: Writer, source: str) -> str:
+        found = w.add("Cast", [source], to=DOUBLE)
+        for kind, value in steps:
+            found = w.add(kind, [found, *([] if value is None else [w.constant(np.asarray(value, np.float64))])])
+        return found
 
     return undo

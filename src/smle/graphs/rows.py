@@ -17,8 +17,9 @@ from smle.errors import ModelFormatError
 from smle.extras import require
 from smle.graphs.backbone import inlined, standard
 from smle.graphs.graph import IR_VERSION, LATER
+from smle.nearest.onnx.writer import Writer
 from smle.serving.fronts import NUMBERS, is_table, runtime_errors, session_of
-from smle_check.onnx.graph import DOUBLE, FLOAT, OPSET
+from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET
 
 __all__ = ["model_of_rows"]
 
@@ -108,56 +109,42 @@ def _built(data: bytes, parts: list[_RowInput], kind: int, columns: Sequence[str
     by_row = not all(part.is_free for part in parts)
     source = columns[0] if len(columns) == 1 else "features"
     wanted = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-    nodes, constants = [], []
-
-    def constant(name: str, values: Sequence[int]) -> str:
-        constants.append(onnx.numpy_helper.from_array(np.array(values, dtype=np.int64), f"rows/{name}"))
-        return f"rows/{name}"
-
-    read = "rows/row" if by_row else source
-    for number, part in enumerate(parts):
-        name = read
+    w, scope = Writer("rows/"), {}
+    if by_row:
+        w.last("Identity", ["rows/go"], "rows/on")
+    read = w.add("Gather", [source, "rows/number"], axis=0) if by_row else source
+    for part in parts:
+        own, shape = read, part.shape if by_row else (-1, *part.shape)
         if len(parts) > 1:
-            ends = [constant(f"{number}/{what}", [at]) for what, at in (
-                ("start", part.start), ("end", part.start + part.width), ("axis", 0 if by_row else 1)
-            )]  # fmt: skip
-            nodes.append(helper.make_node("Slice", [name, *ends], [f"rows/{number}/columns"]))
-            name = f"rows/{number}/columns"
-        shape = part.shape if by_row else (-1, *part.shape)
+            ends = (part.start, part.start + part.width, 0 if by_row else 1)
+            own = w.add("Slice", [own, *(w.constant(np.array([end], dtype=np.int64)) for end in ends)])
         if by_row and part.is_free:
             shape = (1, *shape)
-        nodes.append(helper.make_node("Reshape", [name, constant(f"{number}/shape", shape)], [f"rows/{number}/shaped"]))
-        nodes.append(helper.make_node("Cast", [f"rows/{number}/shaped"], [f"rows/{number}/cast"], to=wanted[part.name]))
-    scope = {part.name: f"rows/{number}/cast" for number, part in enumerate(parts)}
+        scope[part.name] = w.add("Cast", [w.shaped(own, *shape)], to=wanted[part.name])
     inner, initializers, answer = inlined(onnx, model.graph, scope)
-    nodes += inner
+    w.nodes += inner
     answer_kind = model.graph.output[0].type.tensor_type.elem_type
     if by_row:
-        nodes.append(helper.make_node("Reshape", [answer, constant("all", [-1])], ["rows/answer"]))
-        nodes = [
-            helper.make_node("Identity", ["rows/go"], ["rows/on"]),
-            helper.make_node("Gather", [source, "rows/number"], [read], axis=0),
-            *nodes,
-        ]
-        info = helper.make_tensor_value_info
+        row, info = w.shaped(answer, -1), helper.make_tensor_value_info
         body = helper.make_graph(
-            nodes,
+            w.nodes,
             "row",
-            [info("rows/number", onnx.TensorProto.INT64, []), info("rows/go", onnx.TensorProto.BOOL, [])],
-            [info("rows/on", onnx.TensorProto.BOOL, []), info("rows/answer", answer_kind, [None])],
+            [info("rows/number", INT64, []), info("rows/go", BOOL, [])],
+            [info("rows/on", BOOL, []), info(row, answer_kind, [None])],
         )
         nodes = [
             helper.make_node("Shape", [source], ["rows/count"], start=0, end=1),
             helper.make_node("Loop", ["rows/count", ""], ["answers"], body=body),
         ]
     else:
-        nodes.append(helper.make_node("Flatten", [answer], ["answers"], axis=1))
+        w.last("Flatten", [answer], "answers", axis=1)
+        nodes = w.nodes
     graph = helper.make_graph(
         nodes,
         "rows",
         [helper.make_tensor_value_info(source, kind, ["N", len(columns)])],
         [helper.make_tensor_value_info("answers", answer_kind, ["N", None])],
-        [*initializers, *constants],
+        [*initializers, *w.initializers],
     )
     version = IR_VERSION if opsets[""] <= OPSET else LATER
     imports = [helper.make_opsetid(domain, number) for domain, number in opsets.items()]

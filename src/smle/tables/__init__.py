@@ -3,9 +3,8 @@
 from smle.tables.any_table import as_table, column_names, raw_values, require_columns
 from smle.tables.bad_rows import ASIDE, BAD_ROWS, SetAside, require_bad_rows
 from smle.tables.domain import POLICIES, apply_domain_policy, in_domain, require_in_domain
-from smle.tables.outputs import outputs_of
+from smle.tables.outputs import encode_choices, encode_numbers, option_of, option_values, outputs_of
 from smle.tables.reader import Reader, ReadTable, encode_columns, encode_inputs, table_digest
-from smle.tables.target_columns import encode_choices, encode_numbers, option_of, option_values
 from smle.tables.values import WHOLE_FLOAT64, plain_array, read_numbers, require_exact
 
 __all__ = [

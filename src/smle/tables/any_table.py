@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,8 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
         listed = isinstance(values, list | tuple)
         kinds = set(map(type, values)) if listed else set()
         # pandas would round integers that are large, or next to gaps or fractions, and turn booleans into numbers.
-        plain = not listed or (len(kinds) == 1 and kinds <= {float, bool, str}) or _fit(values, kinds)
+        plain = not listed or (len(kinds) == 1 and kinds <= {float, bool, str})
+        plain = plain or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in values))
         made[name] = values if plain else as_objects(values, (len(values),))
     try:
         return pd.DataFrame(made)
@@ -88,11 +89,6 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
             "Expected a dict of columns that are equally long, or a list with a dict for each row. Got a dict that is "
             f"no table ({error})."
         ) from None
-
-
-def _fit(values: Sequence[Any], kinds: set[type]) -> bool:
-    """Return whether all values are integers that pandas stores as such."""
-    return kinds == {int} and all(-(2**63) <= value < 2**63 for value in values)
 
 
 def column_names(table: Any) -> list[str] | None:

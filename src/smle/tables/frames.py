@@ -67,9 +67,9 @@ def is_text(series: pd.Series[Any]) -> bool:
     return not pd.api.types.is_numeric_dtype(kind)
 
 
-def as_numbers(name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
-    """Return a column as numbers for a stored model, NaN where missing. Raises DataError for anything else."""
-    numbers, faults = examined_numbers(name, values, kind)
+def as_numbers(name: str, values: Any, kind: Any, *, finite: bool = False) -> npt.NDArray[Any]:
+    """Return a column as numbers for a model, NaN where missing; raise DataError for what `examined_numbers` finds."""
+    numbers, faults = examined_numbers(name, values, kind, finite=finite)
     if faults:
         raise DataError(faults[0].message)
     with np.errstate(over="ignore"):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smle.errors import DataError, ModelFormatError
 from smle.rules import Specification
 from smle.tables.any_table import column_names, column_of, require_columns
-from smle.tables.frames import as_texts, examined_numbers, frame_of, is_text
+from smle.tables.frames import as_numbers, as_texts, examined_numbers, frame_of, is_text
 from smle.tables.values import Fault
 
 __all__ = ["FurtherColumns"]
@@ -52,7 +52,7 @@ class FurtherColumns:
                 if len(known) <= _CATEGORIES:
                     texts[name] = known
                 continue
-            values = _finite(name, frame[name])
+            values = as_numbers(name, frame[name], np.float64, finite=True)
             numbers[name] = float(values[~missing].mean())
             if missing.any():
                 flagged.append(name)
@@ -77,7 +77,7 @@ class FurtherColumns:
         parts: list[npt.NDArray[Any]] = []
         absent = {}
         for name, usual in self.numbers.items():
-            values = _finite(name, column_of(table, name))
+            values = as_numbers(name, column_of(table, name), np.float64, finite=True)
             absent[name] = np.isnan(values)
             parts.append(np.where(absent[name], usual, values)[:, None])
         parts += [absent[name][:, None] for name in self.flagged]
@@ -121,11 +121,3 @@ class FurtherColumns:
         if found is None or not set(found.flagged) <= set(found.numbers) or set(found.numbers) & set(found.texts):
             raise ModelFormatError("model.json: expected the columns that the network reads, as `further`.")
         return found
-
-
-def _finite(name: str, values: Any) -> Array:
-    """Return a column as numbers, NaN where missing."""
-    numbers, faults = examined_numbers(name, values, np.float64, finite=True)
-    if faults:
-        raise DataError(faults[0].message)
-    return np.asarray(numbers, dtype=np.float64)

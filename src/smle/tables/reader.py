@@ -16,8 +16,9 @@ from smle.errors import DataError
 from smle.rules import Categorical, NumericInput, Specification
 from smle.tables.any_table import as_table, column_names, normal, raw_values, require_names
 from smle.tables.days import days_of, read_days
+from smle.tables.domain import in_domain
 from smle.tables.frames import as_numbers
-from smle.tables.target_columns import option_of
+from smle.tables.outputs import option_of
 from smle.tables.values import WHOLE_FLOAT32, Fault, is_missing, read_numbers, require_exact
 from smle_check.floats import BINARY32, BINARY64, nearest
 
@@ -78,14 +79,6 @@ class ReadTable:
         with np.errstate(over="ignore"):
             return known.part.astype(kind)
 
-    def wrong(self) -> dict[int, list[str]]:
-        """Return the rows that cannot be served, by number from 0, with what is wrong with each, in words."""
-        found: dict[int, list[str]] = {}
-        for fault in self.faults:
-            for row, reason in zip(fault.rows.tolist(), fault.reasons(), strict=True):
-                found.setdefault(row, []).append(reason)
-        return dict(sorted(found.items()))
-
 
 class Reader:
     """Reads tables as one set of rules asks.
@@ -97,7 +90,6 @@ class Reader:
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
         self._names = [item.name for item in spec.inputs]
-        self._ends = {kind: spec.ends(np.dtype(kind)) for kind in (np.float32, np.float64)}
         self._dates = frozenset(item.name for item in spec.inputs if item.dates)
         self._readers: list[_NumberReader | _CategoryReader] = [
             _CategoryReader(item, place) if isinstance(item, Categorical) else _NumberReader(item, place.start)
@@ -156,8 +148,7 @@ class Reader:
 
     def is_inside(self, rows: ReadTable) -> bool:
         """Return whether all rows lie in the domain."""
-        lower, upper = self._ends[rows.encoded.dtype.type]
-        return bool(((rows.encoded >= lower) & (rows.encoded <= upper)).all())
+        return bool(in_domain(self.spec, rows.encoded).all())
 
     def missing_counts(self, table: Any) -> dict[str, int]:
         """Count the rows in which each input with a stand-in is missing."""
@@ -254,9 +245,8 @@ class Reader:
         for reader, found in zip(self._readers, read, strict=True):
             if gaps:
                 reader.fill(encoded, missing, found.faults)
-            if reader.is_whole and found.part.dtype.kind == "f":
+            if isinstance(reader, _NumberReader):
                 reader.look_for_fractions(encoded, found.faults)
-            if isinstance(reader, _NumberReader) and reader.step is not None:
                 reader.read_steps(encoded, found.part, found.faults)
             faults += found.faults
         for name, flag in self.spec.flag_columns.items():
@@ -322,8 +312,7 @@ class _NumberReader:
     """Reads one column of numbers or dates."""
 
     def __init__(self, item: NumericInput, place: int) -> None:
-        self.item, self.name, self.place, self.is_whole = item, item.name, place, item.integer
-        self.step = item.step
+        self.item, self.name, self.place = item, item.name, place
         self._is_flag = item.lower >= 0 and item.upper <= 1  # True can only mean 1
 
     def read(self, column: Any) -> ReadColumn:
@@ -354,7 +343,7 @@ class _NumberReader:
 
     def read_steps(self, encoded: FloatArray, part: FloatArray, faults: list[Fault]) -> None:
         """Write multiples of the step, in the format of the table; add a fault if numbers lie between."""
-        step = self.step
+        step = self.item.step
         if step is None:
             return
         near = float(step) * _SNAPPED if part.dtype == np.float64 else 0.0
@@ -367,7 +356,9 @@ class _NumberReader:
         encoded[given, self.place] = _multiples(encoded[given, self.place], step)
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
-        """Add a fault if numbers are not whole."""
+        """Add a fault if numbers that should be whole are not."""
+        if not self.item.integer:
+            return
         numbers = encoded[:, self.place]
         rows = np.flatnonzero(np.isfinite(numbers) & (numbers != np.rint(numbers)))
         if len(rows):
@@ -378,8 +369,6 @@ class _NumberReader:
 
 class _CategoryReader:
     """Reads one column of categories as 0/1 columns."""
-
-    is_whole = False
 
     def __init__(self, item: Categorical, place: slice) -> None:
         self.item, self.name, self.place = item, item.name, place
@@ -441,9 +430,6 @@ class _CategoryReader:
             faults.append(_gaps(self.name, gone, " Fill them."))
         else:
             encoded[gone, self.place] = self._rows[self._codes[self.item.missing]]
-
-    def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
-        """Do nothing: categories are whole."""
 
 
 def _gone(gaps: Mask, faults: list[Fault]) -> Mask:

@@ -147,7 +147,7 @@ def _csv_chunks(place: Path, text: Mapping[str, frozenset[str]], rows: int, verb
     }
     try:
         with pd.read_csv(place, **options) as reader:
-            whole = _of_whole_rows(_strictly(reader), place, separator, len(names), encoding)
+            whole = _of_whole_rows(_strictly(reader), place, separator, len(names))
             if verbatim:
                 yield from whole
                 return
@@ -181,14 +181,12 @@ def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         yield part
 
 
-def _of_whole_rows(
-    parts: Iterator[pd.DataFrame], place: Path, separator: str, width: int, encoding: str
-) -> Iterator[pd.DataFrame]:
+def _of_whole_rows(parts: Iterator[pd.DataFrame], place: Path, separator: str, width: int) -> Iterator[pd.DataFrame]:
     """Yield chunks whose rows have a value for every column, or raise DataError; pandas fills short rows up.
 
     Only a row whose last value is missing can be short: if there is one, the file is read again.
     """
-    start, counted, widths = 0, 0, _widths(place, separator, encoding)
+    start, counted, widths = 0, 0, _widths(place, separator)
     for part in parts:
         end = start + len(part)
         last = part.iloc[:, -1]
@@ -204,9 +202,9 @@ def _of_whole_rows(
         yield part
 
 
-def _widths(place: Path, separator: str, encoding: str) -> Iterator[int]:
+def _widths(place: Path, separator: str) -> Iterator[int]:
     """Yield how many values each row below the header has, skipping blank lines."""
-    with _text_of(place, encoding) as text:
+    with _text_of(place) as text:
         rows = csv.reader(text, delimiter=separator)
         try:
             next(rows)
@@ -218,12 +216,13 @@ def _widths(place: Path, separator: str, encoding: str) -> Iterator[int]:
 
 
 @contextmanager
-def _text_of(place: Path, encoding: str) -> Iterator[TextIO]:
-    with (
-        gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw,
-        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
-    ):
-        yield text
+def _text_of(place: Path) -> Iterator[TextIO]:
+    """Open a file as text: in UTF-8, or in UTF-16 if a byte order mark says so."""
+    with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
+        encoding = "utf-16" if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        raw.seek(0)
+        with io.TextIOWrapper(raw, encoding=encoding, newline="") as text:
+            yield text
 
 
 def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -245,16 +244,13 @@ def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]
 
 
 def _header(place: Path) -> tuple[str, list[str], str]:
-    """Return separator, column names and encoding: UTF-8, or UTF-16 if a byte order mark says so."""
+    """Return separator, column names and encoding."""
     try:
-        with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
-            encoding = "utf-16" if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-            raw.seek(0)
-            with io.TextIOWrapper(raw, encoding=encoding, newline="") as text:
-                line = text.readline(_HEADER)
-                # A quoted name may continue on the next line.
-                while line.count('"') % 2 and len(line) < _HEADER and (more := text.readline(_HEADER)):
-                    line += more
+        with _text_of(place) as text:
+            encoding, line = text.encoding, text.readline(_HEADER)
+            # A quoted name may continue on the next line.
+            while line.count('"') % 2 and len(line) < _HEADER and (more := text.readline(_HEADER)):
+                line += more
     except UnicodeDecodeError as error:
         raise _other_encoding(place, error) from None
     except _BAD_GZIP as error:

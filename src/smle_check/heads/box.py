@@ -1,14 +1,15 @@
-"""Heads behind a box: worst case over the clipped embedding (section 6)."""
+"""Heads behind a box: worst case over the clipped embedding (section 6), also under bounds by a network (6.1)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import repeat
 from operator import add, mul
+from typing import Any
 
 from smle_check.floats import TINY, affine_error, cast_error, on_grid, upward
 from smle_check.kernel import bounded
-from smle_check.reading import Tensor, require, values
+from smle_check.reading import Tensor, read_block, require, values
 from smle_check.specification import Literal, Specification, exclusion
 
 Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
@@ -41,7 +42,7 @@ class Hidden:
     """
 
     def __init__(
-        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: tuple[float, ...],
+        self, layer: tuple[list[list[Fraction]], list[Fraction]], box: Box, slopes: Sequence[float],
         previous: "Hidden | None" = None,
     ) -> None:  # fmt: skip
         self.weight, self.bias = layer
@@ -212,7 +213,7 @@ class Head:
         return constant + bounded(slope, rows, mu, *box)
 
     def exclusion_margin(
-        self, pairs: Iterable[tuple[int, int]], weights: tuple[float, ...], tops: dict[int, Line]
+        self, pairs: Iterable[tuple[int, int]], weights: Sequence[float], tops: dict[int, Line]
     ) -> Fraction:
         """Prove y_h < 0 or y_k < 0 for all pairs with weights (lambda_h, lambda_k); return the least margin.
 
@@ -236,3 +237,44 @@ class Head:
             require(bound < 0, f"exclusion of {self.spec.outputs[h]!r} and {self.spec.outputs[k]!r} is not proved")
             least = [min([-bound, *least])]
         return min(least, default=Fraction(0))
+
+
+def hidden_layers(tensors: dict[str, Tensor]) -> int:
+    """Count the hidden layers of bounds by a network."""
+    count = 0
+    while f"bounds.hidden.{count}.bias" in tensors:
+        count += 1
+    return count
+
+
+class Relaxed:
+    """A head under bounds by a network: one `Head` for every box and slopes that a proof uses."""
+
+    def __init__(
+        self, spec: Specification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]
+    ) -> None:
+        self.spec, self.tensors, self.block, self.weights = spec, tensors, block, weights
+        self.layers, d = [], len(spec.inputs)
+        self.width = math.prod(tensors["bounds.lower"].shape)
+        for i in range(hidden_layers(tensors)):
+            k = math.prod(tensors[f"bounds.hidden.{i}.bias"].shape)
+            require(k > 0, "bounds: a hidden layer without units")
+            flat = values(tensors, f"bounds.hidden.{i}.weight", "F32", (k, d))
+            bias = values(tensors, f"bounds.hidden.{i}.bias", "F32", (k,))
+            self.layers.append(([flat[j * d : (j + 1) * d] for j in range(k)], bias))
+            d = k
+        self.units = sum(len(bias) for _, bias in self.layers)
+        self.known: dict[tuple[Any, ...], Head] = {}
+
+    def over(self, box: Box, offset: Any) -> Head:
+        """Return the head over a box, with the slopes at an offset of certificate.bin."""
+        slopes = read_block(self.block, offset, self.units, "f", "slopes")
+        key = (offset, *box[0], *box[1])
+        if key not in self.known:
+            hidden: Hidden | None = None
+            for layer in self.layers:
+                hidden = Hidden(layer, box, slopes, hidden)
+                slopes = slopes[2 * len(layer[1]) :]
+            bounds = Bounds(self.spec, self.tensors, "network", hidden)
+            self.known[key] = Head(self.spec, bounds, *self.weights)
+        return self.known[key]

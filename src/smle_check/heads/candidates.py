@@ -11,6 +11,7 @@ A number nearer to 0 than 2^-126 is settled as 0. A tree over the bits of the ga
 obey every clause, leaf by leaf. Without such clauses there is one candidate and no check.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ class CheckedClause(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is checked: distinct literals, those that read inputs first; clauses; rules with exclusions."""
+    """What is checked: distinct literals, those that move with inputs first; clauses; rules with exclusions."""
 
     literals: list[Literal]
     moving: int
@@ -63,15 +64,23 @@ class Checked(NamedTuple):
 
 def checked_of(spec: Specification) -> Checked:
     """Return what the rules require besides limits of single outputs."""
+    return collected(spec, is_limit, lambda literal: bool(literal.x))
+
+
+def collected(
+    spec: Specification, is_settled: Callable[[list[Literal]], bool], moves: Callable[[Literal], bool]
+) -> Checked:
+    """Return the clauses, without zeros, that nothing else has settled; literals that move with inputs come first."""
     require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
     stated = [(i, c, clause) for i, rule in enumerate(spec.rules) for c, clause in enumerate(rule.clauses)]
-    stated = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated if not is_limit(clause)]
+    stated = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated]
+    stated = [(i, c, clause) for i, c, clause in stated if not is_settled(clause)]
     found = {key_of(literal): literal for _, _, clause in stated for literal in clause}
-    literals = sorted(found.values(), key=lambda literal: not literal.x)  # a stable sort
+    literals = sorted(found.values(), key=lambda literal: not moves(literal))  # a stable sort
     numbers = {key_of(literal): k for k, literal in enumerate(literals)}
     clauses = [CheckedClause(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in stated]
-    moving = sum(bool(literal.x) for literal in literals)
-    return Checked(literals, moving, clauses, [i for i, rule in enumerate(spec.rules) if rule.exclusions])
+    excluding = [i for i, rule in enumerate(spec.rules) if rule.exclusions]
+    return Checked(literals, sum(map(moves, literals)), clauses, excluding)
 
 
 def without_zeros(literal: Literal) -> Literal:

@@ -23,15 +23,7 @@ from smle_check.claims import Claim, Obligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, BINARY64, TINY, coefficient, error64, nearest, threshold_above, threshold_below
 from smle_check.guard import guard_tensors, packed, packed_rows
-from smle_check.heads.candidates import (
-    MAX_CHECKED,
-    MAX_DEPTH,
-    MAX_LEAVES,
-    gated_regions,
-    key_of,
-    require_units,
-    without_zeros,
-)
+from smle_check.heads.candidates import MAX_DEPTH, MAX_LEAVES, Checked, collected, gated_regions, require_units
 from smle_check.heads.clips import read_proofs
 from smle_check.heads.known import ROOT, Form, Leaf
 from smle_check.heads.steps import (
@@ -64,28 +56,12 @@ class DeployedComparison(NamedTuple):
     fraction: Fraction
 
 
-class Listed(NamedTuple):
-    """What is checked: distinct literals, those that read real inputs first; clauses (rule, clause, literals)."""
-
-    literals: list[Literal]
-    moving: int
-    clauses: list[tuple[int, int, tuple[int, ...]]]
-
-
 # --- The check ---------------------------------------------------------------------------------------------------
 
 
-def listed_of(spec: Lattice) -> Listed:
+def listed_of(spec: Lattice) -> Checked:
     """Return what is checked: all clauses except those settled by the ranges of outputs."""
-    require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
-    stated = [(i, c, clause) for i, rule in enumerate(spec.rules) for c, clause in enumerate(rule.clauses)]
-    cleaned = [(i, c, [without_zeros(literal) for literal in clause]) for i, c, clause in stated]
-    cleaned = [(i, c, clause) for i, c, clause in cleaned if not in_range(spec, clause)]
-    found = {key_of(literal): literal for _, _, clause in cleaned for literal in clause}
-    literals = sorted(found.values(), key=lambda literal: not reads_numbers(spec, literal))  # a stable sort
-    numbers = {key_of(literal): k for k, literal in enumerate(literals)}
-    clauses = [(i, c, tuple(numbers[key_of(literal)] for literal in clause)) for i, c, clause in cleaned]
-    return Listed(literals, sum(reads_numbers(spec, literal) for literal in literals), clauses)
+    return collected(spec, lambda clause: in_range(spec, clause), lambda literal: reads_numbers(spec, literal))
 
 
 def reads_numbers(spec: Lattice, literal: Literal) -> bool:
@@ -195,7 +171,7 @@ def pushed(value: Fraction, *, outward: bool) -> Fraction:
     return size if value > 0 else -size
 
 
-def check_tensors(spec: Lattice, listed: Listed) -> dict[str, Tensor]:
+def check_tensors(spec: Lattice, listed: Checked) -> dict[str, Tensor]:
     """Return the numbers of the check that section 14 prescribes."""
     made = [comparison_of(spec, literal) for literal in listed.literals]
     m, d = len(spec.outputs), len(spec.inputs)
@@ -361,7 +337,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     ]
 
 
-def steps_of_leaves(spec: Lattice, listed: Listed) -> Callable[[GridLeaf, list[dict[int, Fraction]]], int]:
+def steps_of_leaves(spec: Lattice, listed: Checked) -> Callable[[GridLeaf, list[dict[int, Fraction]]], int]:
     """Return a function that counts the steps of the proof of one leaf, given its slopes."""
     size = [1 + sum(1 + len(spec.rows[r].terms) for r in rows) for rows in spec.regions]
     asked = [(spec.rules[rule].regions, own) for rule, _, own in listed.clauses]
@@ -377,7 +353,7 @@ def steps_of_leaves(spec: Lattice, listed: Listed) -> Callable[[GridLeaf, list[d
     return steps
 
 
-def check_leaf(safe: SafeAnswer, leaf: int, listed: Listed, proofs: dict[tuple[int, ...], list[Any]]) -> None:
+def check_leaf(safe: SafeAnswer, leaf: int, listed: Checked, proofs: dict[tuple[int, ...], list[Any]]) -> None:
     """Check range and clauses for the safe answer of one leaf; remove the proofs used."""
     safe.require_range()
     spec = safe.spec

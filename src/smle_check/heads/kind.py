@@ -23,17 +23,12 @@ class Deployed(NamedTuple):
     proposals: int
 
 
-def no_word(spec: Specification, obligation: Obligation) -> str:
-    """Return "": margins say enough."""
-    return ""
-
-
 class Kind(NamedTuple):
     """A kind of head.
 
     * `check` derives every obligation of a claim and settles each with its margin; it raises if one is not proved.
     * `printer` prints its program as nodes.
-    * `words`: the kind in words. `enforced_by`: what enforces a clause, in a word.
+    * `words`: the kind in words. `enforced_by`: what enforces a clause, in a word, or "" if margins say enough.
     * `statement`: what its certificates claim.
     * `reads_steps`: whether it reads inputs in its own way, including steps; otherwise the gate's constants are
       compared.
@@ -42,6 +37,6 @@ class Kind(NamedTuple):
     check: Callable[[Claim], list[tuple[Obligation, Fraction]]]
     printer: Callable[[Deployed], Printer]
     words: str
-    enforced_by: Callable[[Specification, Obligation], str] = no_word
+    enforced_by: Callable[[Specification, Obligation], str] = lambda spec, obligation: ""
     statement: dict[str, Any] = STATEMENT
     reads_steps: bool = False

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-from smle_check.floats import BINARY64, FORMATS, TINY, Binary, above, below, coefficient, error64, threshold_above
+from smle_check.floats import BINARY64, FORMATS, TINY, Binary, above, below, coefficient, guard_slack, threshold_above
 from smle_check.guard import packed, packed_rows
 from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf
 from smle_check.reading import Tensor, require
@@ -96,6 +96,7 @@ class Lattice(Specification):
     reads: list[ReadRow]
     input_ranges: list[tuple[int, int]]  # of whole numbers; (0, 0) for a real input
     output_ranges: list[tuple[int, int]]
+    held: list[Fraction]  # bounds of inputs as the program holds them: whole numbers of steps, or numbers
 
     @classmethod
     def read(cls, spec: Specification) -> "Lattice":
@@ -123,14 +124,10 @@ class Lattice(Specification):
             made.input_ranges.append(own)
         sides = [side for box in made.passed.values() for side in box]
         made.sizes = [max(abs(side[j]) for side in sides) for j in range(d)]
+        made.held = [size / (step or 1) for size, step in zip(made.sizes, spec.input_steps, strict=True)]
         made.reads = [made.read_row(row) for row in spec.rows]
         made.rows = [made.known_row(row, own) for row, own in zip(spec.rows, made.reads, strict=True)]
         return made
-
-    def held(self, j: int) -> Fraction:
-        """Bound an input as the program holds it: the whole number of its steps, or its size."""
-        step = self.input_steps[j]
-        return self.sizes[j] if step is None else self.sizes[j] / step
 
     def in_steps(self, terms: Form) -> Form:
         """Return the coefficients of a form over inputs as the program holds them."""
@@ -151,14 +148,8 @@ class Lattice(Specification):
         if len(terms) == 1:  # a real number is compared exactly, as passed
             limits = {fmt: below_strictly(c, fmt) if strict else c for fmt, (c, strict) in row.compared.items()}
             return ReadRow(terms, limits, None)
-        threshold = threshold_above(row.bound + self.slack(terms))
+        threshold = threshold_above(row.bound + guard_slack(terms, self.held))
         return ReadRow({j: coefficient(v) for j, v in terms.items()}, dict.fromkeys(FORMATS, threshold), None)
-
-    def slack(self, terms: Form) -> Fraction:
-        """Bound the error of a float64 sum over inputs as they are held, including that of stored coefficients."""
-        stored, reach = {j: coefficient(v) for j, v in terms.items()}, [self.held(j) for j in terms]
-        rounded = sum((abs(v - stored[j]) * self.held(j) for j, v in terms.items()), Fraction(0))
-        return rounded + error64(list(stored.values()), reach, Fraction(0), "guard")
 
     def known_row(self, row: Row, own: ReadRow) -> Row:
         """Return what a half-space says about inputs as they are read: as stated, and as the gate sees it."""
@@ -167,7 +158,7 @@ class Lattice(Specification):
             return row._replace(bound=bound, strict=False, compared=dict.fromkeys(FORMATS, (bound, False)))
         if len(row.terms) == 1:
             return row
-        enlarged = own.thresholds[BINARY64] + self.slack(self.in_steps(row.terms))
+        enlarged = own.thresholds[BINARY64] + guard_slack(self.in_steps(row.terms), self.held)
         return row._replace(compared=dict.fromkeys(FORMATS, (enlarged, False)))
 
 

@@ -18,7 +18,7 @@ from smle_check.statement import GRID_STATEMENT
 def print_box(head: Deployed) -> Printer:
     """Print heads behind a box."""
     gate, tensors = gate_of(head.spec, head.gated), head.tensors
-    ops = box(head.spec, head.gated, head.stated["clip"], head.stated["bounds"], tensors)
+    ops = box(gate, head.stated["clip"], head.stated["bounds"], tensors)
     direct = is_one_of_two(tensors["gate.signatures"]) and is_direct(head.interface, gate, tensors)
     return BoxPrinter(head.program, head.interface, tensors, ops, across=True, direct=direct)
 
@@ -45,11 +45,6 @@ def clip_or_check(spec: Specification, obligation: Obligation) -> str:
     return "clip" if clause is not None and is_limit(spec.rules[obligation.rule].clauses[clause]) else "check"
 
 
-def always_check(spec: Specification, obligation: Obligation) -> str:
-    """Return what enforces a clause on a grid."""
-    return "check"
-
-
 BOX = "a box: an embedding is clipped into it, and mapped by the head of the active regions"
 RULES = (
     "read off the rules: a limit of one output is a clip; what else the rules ask is a check, and an answer "
@@ -63,5 +58,5 @@ GRID = (
 HEADS = {
     "box": Kind(check_box, print_box, BOX),
     "rules": Kind(check_rules, print_rules, RULES, clip_or_check),
-    "grid": Kind(check_grid, print_grid, GRID, always_check, GRID_STATEMENT, reads_steps=True),
+    "grid": Kind(check_grid, print_grid, GRID, lambda spec, obligation: "check", GRID_STATEMENT, reads_steps=True),
 }

@@ -17,8 +17,7 @@ from smle_check.heads.sums import WIDE, columns_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import LimitPrinter
 from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
-from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of
-from smle_check.onnx.sparse import is_sparse, summed
+from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of, is_sparse, summed
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
 from smle_check.specification import Specification

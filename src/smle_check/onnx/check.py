@@ -4,14 +4,20 @@ import base64
 import binascii
 import os
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from smle_check.check import check_certificate, gated_regions
+from smle_check.guard import guard_tensors
+from smle_check.heads.kind import Deployed
+from smle_check.heads.table import HEADS
 from smle_check.names import term, visible
 from smle_check.onnx.graph import Found, Graph
-from smle_check.onnx.head import program_of
+from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
 from smle_check.onnx.match import match, read_inputs, read_outputs, read_proposals
-from smle_check.onnx.program import STACKED, Interface, output_types
+from smle_check.onnx.operations import Tensors, active
+from smle_check.onnx.program import STACKED, Interface, Program, output_types
+from smle_check.program import gate_of
 from smle_check.reading import BACKBONE, Rejected, canonical, read_file, read_sealed, read_weights, require, sha256
 from smle_check.specification import Specification
 from smle_check.statement import VERSION
@@ -80,6 +86,35 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
         assumptions(interface, stated["head"]),
     )
     return OnnxResult(proved, len(program.nodes), len(program.constants), *words)
+
+
+def program_of(
+    interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
+    *, proposals: int = 1, room: int | None = None,
+) -> Program:  # fmt: skip
+    """Return the program of a checked head: named inputs -> FEATURES; EMBEDDING -> outputs.
+
+    `stated` is the certificate's statement of the program. `proposals`: how many per row, where candidates are checked.
+    `room`: see Program.
+    """
+    program = Program(room)
+    known = encode(program, interface.inputs)
+    printer = HEADS[stated["head"]].printer(Deployed(program, interface, spec, gated, stated, tensors, proposals))
+    monitor = monitor_of(spec, gated)
+    kept = {"x"} if interface.monitored else set()
+    if interface.monitored and monitor.regions and not monitor.own:
+        kept.add("bits")
+    y = printer.print(kept)
+    if interface.monitored:
+        steps = printer.on_steps()
+        in_domain(program, interface.inputs, known, steps)
+        bits = printer.values["bits"].node if "bits" in kept else None
+        if monitor.own:
+            own = gate_of(spec, monitor.regions), guard_tensors(spec, monitor.regions)
+            bits = active(program, printer.widened(), *own, "monitor")
+        active_rules(program, bits, monitor)
+    outputs(program, y, interface)
+    return program
 
 
 def _some(names: list[str]) -> str:

@@ -7,7 +7,7 @@ that NaN is never reduced.
 from fractions import Fraction
 from typing import Any
 
-from smle_check.heads.grid import Listed, cut_place, listed_of
+from smle_check.heads.grid import cut_place, listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, Branch, Constant
 from smle_check.onnx.operations import Printer, Tensors
@@ -37,7 +37,7 @@ class GridPrinter(Printer):
         clamp = Op("clamp", "x", ("features", "domain.lower_F", "domain.upper_F"))
         super().__init__(program, interface, tensors, [clamp], across=True, direct=False)
         self.spec: Lattice = Lattice.read(stated)
-        self.listed: Listed = listed_of(self.spec)
+        self.listed = listed_of(self.spec)
         self.gated, self.tree, self.count = gated, tree, count
         self.m, self.d = len(self.spec.outputs), len(self.spec.inputs)
         self.used = {row: i for i, row in enumerate(rows_of(self.spec, gated))}

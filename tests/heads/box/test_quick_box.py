@@ -7,7 +7,7 @@ import pytest
 
 from smle.heads.box import quick_box
 from smle.heads.box.program import Box
-from smle_check.program import Comparison, Gate, box_of, gated
+from smle_check.program import Comparison, Gate, box, gated
 
 FORMATS = (np.float32, np.float64)
 COLUMNS = 3
@@ -71,7 +71,7 @@ def made(seed: int, *, regions: int, heads: int, free: bool, clip: str, bounds: 
     if free:
         tensors |= {"free.weight": rng.normal(size=(m, n)), "free.bias": rng.normal(size=m)}
     tensors = stored | {name: value.astype(np.float32) for name, value in tensors.items()}
-    return Box(box_of(gate, clip, bounds, tensors), tensors)
+    return Box(box(gate, clip, bounds, tensors), tensors)
 
 
 def hostile(kind: type, rows: int, units: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from smle.heads.box.slopes import ClippedUnits
 from smle.heads.contract import AsksOnce
 from smle.heads.slopes import Slopes
 from smle.programs.operations import TABLE
-from smle_check.program import Op, Step, box, needed, prepared, run
+from smle_check.program import Op, Step, box, gate_of, needed, prepared, run
 
 __all__ = ["Box", "frozen_heads_of"]
 
@@ -47,7 +47,7 @@ class Box(AsksOnce):
         document, arrays = certificate.document, arrays_of(certificate.tensors)
         spec = smle_check.Specification(document["specification"], certificate.block)
         stated = document["program"]
-        ops = box(spec, document["gate"]["regions"], stated["clip"], stated["bounds"], arrays)
+        ops = box(gate_of(spec, document["gate"]["regions"]), stated["clip"], stated["bounds"], arrays)
         made = {op.out for op in ops} | {"features", "answer"}
         for name in {name for op in ops for name in op.args if name is not None and name not in made}:
             for fmt in ("float32", "float64"):

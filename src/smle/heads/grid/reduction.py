@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle_check.heads.grid import DeployedComparison, Listed, comparison_of
+from smle_check.heads.candidates import Checked
+from smle_check.heads.grid import DeployedComparison, comparison_of
 from smle_check.heads.steps import Lattice
 
 __all__ = ["NotSolved", "Reduction", "reduce"]
@@ -38,7 +39,7 @@ class Reduction:
         return sorted(set(range(len(self.t))) - set(self.free.tolist()))
 
 
-def equalities(spec: Lattice, listed: Listed) -> list[tuple[int, DeployedComparison]]:
+def equalities(spec: Lattice, listed: Checked) -> list[tuple[int, DeployedComparison]]:
     """Return the rules that state equalities everywhere, alone or with an earlier one, and one inequality of each."""
     made: dict[int, DeployedComparison] = {}
     found, known = [], set()
@@ -61,7 +62,7 @@ def _key(outputs: dict[int, int], steps: dict[int, int]) -> tuple[object, ...]:
     return tuple(sorted(outputs.items())), tuple(sorted(steps.items()))
 
 
-def reduce(spec: Lattice, listed: Listed) -> Reduction:
+def reduce(spec: Lattice, listed: Checked) -> Reduction:
     """Solve all equalities that hold everywhere, each for an output with the coefficient 1 or -1.
 
     Raises NotSolved if one has no such output, or they leave nothing.

@@ -19,7 +19,8 @@ from smle.heads.grid.problems import Part, Problem, WholeRow, whole_row
 from smle.heads.grid.reduction import Reduction
 from smle_check import Rejected
 from smle_check.floats import BINARY32, FORMATS, Binary, nearest
-from smle_check.heads.grid import GridLeaf, Listed, SafeAnswer, check_leaf, cut_leaves
+from smle_check.heads.candidates import Checked
+from smle_check.heads.grid import GridLeaf, SafeAnswer, check_leaf, cut_leaves
 from smle_check.heads.known import ROOT, Form, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.specification import Literal
@@ -54,7 +55,7 @@ class SafeSearch:
     """The search for a tree of safe answers: its problem, and what was found so far."""
 
     spec: Lattice
-    listed: Listed
+    listed: Checked
     reduction: Reduction
     typical: Array  # in steps
     weight: Array  # of a step, in units of distances
@@ -287,7 +288,7 @@ def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> b
 
 
 def find_safe(
-    spec: Lattice, listed: Listed, reduction: Reduction, *, typical: Array, weight: Array
+    spec: Lattice, listed: Checked, reduction: Reduction, *, typical: Array, weight: Array
 ) -> tuple[GridAnswers | None, SafeSearch, GridLeaf | None]:
     """Return proved safe answers for all inputs, or the leaf without any; and the search."""
     search = SafeSearch(spec, listed, reduction, typical, weight)

@@ -34,7 +34,7 @@ from smle.regions.cells import Cells
 from smle.regions.geometry import Domain
 from smle.regions.search import find_cells
 from smle.rules import Specification
-from smle_check.program import Step, box_of, needed, prepared, run
+from smle_check.program import Step, box, needed, prepared, run
 
 if TYPE_CHECKING:
     from smle.certificates.document import Certificate
@@ -257,7 +257,7 @@ class BoxNetwork(Float32Only):
         self._over, self._free = over, free
         arrays = self._of_rules | stored_heads(over, free)
         clip = "clamp" if "heads.fallback" in arrays else "where"
-        program = BoxProgram(box_of(self._gate, clip, over.bounds.kind, arrays), arrays)
+        program = BoxProgram(box(self._gate, clip, over.bounds.kind, arrays), arrays)
         digest = box_digest(program.ops, arrays)
         known: ServedHead | None = self.__dict__.get("_head")
         if known is not None:
