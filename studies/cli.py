@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,38 +27,10 @@ def main() -> None:
     app()
 
 
-class Benchmark(str, Enum):
-    """A benchmark of the paper, or all three."""
-
-    SYNTHETIC = "synthetic"
-    FORECASTING = "forecasting"
-    CLASSIFICATION = "classification"
-    ALL = "all"
-
-
-class Preset(str, Enum):
-    """How networks are trained: as the paper's text says, as its code does, by our default; or all three in turn."""
-
-    PAPER = "paper"
-    PUBLISHED = "published"
-    BEST = "best"
-    ALL = "all"
-
-
-class Study(str, Enum):
-    """Which questions of the paper."""
-
-    MAIN = "main"
-    ABLATION = "ablation"
-    ALL = "all"
-
-
-class Backend(str, Enum):
-    """Where jobs run."""
-
-    LOKY = "loky"
-    RAY = "ray"
-    DASK = "dask"
+Benchmark = Literal["synthetic", "forecasting", "classification", "all"]
+Preset = Literal["paper", "published", "best", "all"]
+Study = Literal["main", "ablation", "all"]
+Backend = Literal["loky", "ray", "dask"]
 
 
 @app.command()
@@ -100,7 +71,7 @@ def everything(
     skip: Annotated[list[str] | None, typer.Option(help="A part to leave out; may be repeated.")] = None,
     jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
-    study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = Study.MAIN,
+    study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = "main",
 ) -> None:
     """Run every bench and the reproduction, and write all pages to one folder; finished parts are skipped.
 
@@ -112,7 +83,7 @@ def everything(
 
         _log_jobs()
         ended = run_everything(
-            output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds, study=study.value
+            output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds, study=study
         )
         if lost := failed(ended):
             out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
@@ -184,9 +155,9 @@ def reproduce(
         Path | None, typer.Option(help="Folder of the data; else SMLE_DATA, the cache, or a download.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 1,
-    study: Annotated[Study, typer.Option(help="main: Q1 and Q2; ablation: Q3.")] = Study.MAIN,
+    study: Annotated[Study, typer.Option(help="main: Q1 and Q2; ablation: Q3.")] = "main",
     jobs: Annotated[int, typer.Option(help="Jobs at a time; -1: one per core.")] = 1,
-    backend: Annotated[Backend, typer.Option(help="Local processes, or a cluster.")] = Backend.LOKY,
+    backend: Annotated[Backend, typer.Option(help="Local processes, or a cluster.")] = "loky",
     address: Annotated[str | None, typer.Option(help="Address of a ray or dask cluster; else a local one.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few tasks on generated stand-ins; needs no data.")] = False,
     task: Annotated[str | None, typer.Option(help="One task by its name, as in n2-medium-P3.")] = None,
@@ -209,15 +180,15 @@ def reproduce(
 
         _log_jobs()
         run(
-            BENCHMARKS if benchmark is Benchmark.ALL else (benchmark.value,),
+            BENCHMARKS if benchmark == "all" else (benchmark,),
             output=output,
             data_dir=data_dir,
-            presets=PRESETS if preset is Preset.ALL else (preset.value,),
+            presets=PRESETS if preset == "all" else (preset,),
             task=task,
             seeds=seeds,
-            study=study.value,
+            study=study,
             jobs=jobs,
-            backend=backend.value,
+            backend=backend,
             address=address,
             quick=quick,
             retry_failed=retry_failed,
@@ -252,8 +223,8 @@ def trace(
         from studies.experiments.trace import trace as run
 
         place = None if data_dir is None else str(data_dir)
-        history = run(Job(benchmark.value, task, preset.value, "main", 0, quick=quick, data_dir=place))
-        figure = draw_projections(history, title=f"{task}, preset {preset.value}")
+        history = run(Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place))
+        figure = draw_projections(history, title=f"{task}, preset {preset}")
         output.write_bytes(picture(figure, output.suffix.removeprefix(".")))
         out.print(
             f"{output}: {history.success_rate:.1%} of the runs found no counterexample", markup=False, soft_wrap=True

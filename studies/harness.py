@@ -16,13 +16,16 @@ import platform
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 _PACKAGES = (
     "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
@@ -87,10 +90,8 @@ def environment() -> Environment:
 def _versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -198,6 +199,25 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def asked(network: Callable[[Any], object], x: Any) -> Callable[[], None]:
+    """Return a call of a network of torch on rows, in inference mode."""
+    import torch
+
+    def call() -> None:
+        with torch.inference_mode():
+            network(x)
+
+    return call
+
+
+def mean_interval(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single number."""
+    mean = float(np.mean(numbers))
+    if len(numbers) < 2:
+        return mean, float("nan")
+    return mean, float(stats.t.ppf(0.975, len(numbers) - 1) * stats.sem(numbers))
 
 
 # --- pages

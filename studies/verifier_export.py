@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import block_diag
 
 from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError
 from smle.extras import require
 from smle.graphs.backbone import layers_of
 from smle.regions.cells import Cells
-from smle.rules import Clause, Literal, Polytope, Row, Rule, Specification
+from smle.rules import Clause, Literal, Literals, Polytope, Row, Rule, Specification
+from tests.support.sampling import half_spaces
 from tests.support.vnnlib import write_vnnlib
 
 if TYPE_CHECKING:
@@ -33,48 +35,56 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 
-def write_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
+def write_cell(record: ModelRecord, cell: int, path: str | PathLike[str], *, plain: bool = False) -> None:
     """Write the export of one cell's head to `path` (ONNX) and its property beside it, with the suffix .vnnlib.
 
     The ONNX model has one input `x` (1, d) and one output `y` (1, m). A verifier should find the property
     unsatisfiable: no input of the cell's region makes the export break a rule that is on there.
+
+    `plain`: the property is in the simplest VNN-LIB, ranges of inputs and outputs compared with zero; many verifiers
+    read nothing else. The last layer computes g.y + s.x - h for every literal of the cell's rules and q.x - t for every
+    half-space of its regions, so that
+
+        a rule can be broken  =>  for some clause all literals are >= 0 while all half-spaces are <= 0
+
+    (and the other way round, but for equality).
 
     Raises:
         NotCertifiedError: If the model has no certificate, or nothing is certified in this cell.
         RuleError: If an input is categorical or integer (VNN-LIB has real inputs only).
         ValueError: If there is no such cell.
     """
-    required = _required(record, cell)
-    _write(head_layers(record.weights, cell), write_vnnlib(required), Path(path))
+    spec, cells = _certified(record)
+    count = len(cells)
+    if not 0 <= cell < count:
+        raise ValueError(f"Expected a cell in 0 .. {count - 1}. Got {cell}.")
+    if cell == count - cells.free_cell:
+        raise NotCertifiedError(f"Cell {cell} is free: no rule is on there. Expected one of 0 .. {count - 2}.")
+    required = cell_specification(spec, cells, cell)
+    stated = write_vnnlib(required)  # refuses categorical and integer inputs
+    layers = head_layers(record.weights, cell, carry=plain)
+    if plain:
+        layers, stated = _compared_with_zero(required, layers, record.weights["domain.lower_float32"])
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(_model(layers).SerializeToString(deterministic=True))
+    place.with_suffix(".vnnlib").write_text(stated, encoding="utf-8")
 
 
-def write_plain_cell(record: ModelRecord, cell: int, path: str | PathLike[str]) -> None:
-    """Write a export whose property is in the simplest VNN-LIB: ranges of inputs, and outputs compared with zero.
-
-    Many verifiers read nothing else. The last layer computes g.y + s.x - h for every literal of the cell's rules and
-    q.x - t for every half-space of its regions, so that
-
-        a rule can be broken  =>  for some clause all literals are >= 0 while all half-spaces are <= 0
-
-    (and the other way round, but for equality). Arguments and errors are those of `write_cell`.
-    """
-    required = _required(record, cell)
-    literals = list(dict.fromkeys(x for _, clause in _clauses(required) for x in clause.literals))
-    rows = list(dict.fromkeys(row for region, _ in _clauses(required) for row in region.rows))
-    low = record.weights["domain.lower_float32"].astype(np.float64)
-    *layers, (M, c) = head_layers(record.weights, cell, carry=True)
-    G, S = np.zeros((len(literals) + len(rows), len(c))), np.zeros((len(literals) + len(rows), len(low)))
-    h = np.array([float(b) for b in (*(literal.bound for literal in literals), *(row.bound for row in rows))])
-    for i, literal in enumerate(literals):
-        for form, matrix in ((literal.outputs, G), (literal.inputs, S)):
-            for column, value in form:
-                matrix[i, column] = float(value)
-    for i, row in enumerate(rows, start=len(literals)):
-        for column, value in row.coefficients:
-            S[i, column] = float(value)
+def _compared_with_zero(
+    required: Specification, layers: list[tuple[Array, Array]], low: Array
+) -> tuple[list[tuple[Array, Array]], str]:
+    """Return layers that end with literals and half-spaces, behind layers that carry x - low, and their property."""
+    clauses = _clauses(required)
+    literals = list(dict.fromkeys(x for _, clause in clauses for x in clause.literals))
+    rows = list(dict.fromkeys(row for region, _ in clauses for row in region.rows))
+    *before, (M, c) = layers
+    stated = Literals.of_clauses([Clause((literal,)) for literal in literals], len(c), len(low))
+    Q, t = half_spaces(rows, len(low))
+    G, S = np.vstack([stated.g, np.zeros((len(rows), len(c)))]), np.vstack([stated.s, Q])
     carried = np.hstack([np.zeros((len(S), M.shape[1] - len(low))), S])
-    layers.append((G @ M + carried, G @ c + S @ low - h))
-    _write(layers, _plain_property(required, literals, rows), Path(path))
+    last = G @ M + carried, G @ c + S @ low.astype(np.float64) - np.concatenate([stated.h, t])
+    return [*before, last], _plain_property(required, literals, rows)
 
 
 def _clauses(spec: Specification) -> list[tuple[Polytope, Clause]]:
@@ -97,32 +107,12 @@ def _plain_property(spec: Specification, literals: list[Literal], rows: list[Row
     return "\n".join([*lines, "(assert (or", *cases, "))"]) + "\n"
 
 
-def _required(record: ModelRecord, cell: int) -> Specification:
-    """Return what is required in a cell that has a certified head and can be written in VNN-LIB."""
-    spec, cells = _certified(record)
-    count = len(cells)
-    if not 0 <= cell < count:
-        raise ValueError(f"Expected a cell in 0 .. {count - 1}. Got {cell}.")
-    if cell == count - cells.free_cell:
-        raise NotCertifiedError(f"Cell {cell} is free: no rule is on there. Expected one of 0 .. {count - 2}.")
-    required = cell_specification(spec, cells, cell)
-    write_vnnlib(required)  # refuses categorical and integer inputs
-    return required
-
-
-def _write(layers: list[tuple[Array, Array]], property_text: str, place: Path) -> None:
-    model = _model(layers)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(model.SerializeToString(deterministic=True))
-    place.with_suffix(".vnnlib").write_text(property_text, encoding="utf-8")
-
-
 def write_cells(record: ModelRecord, folder: str | PathLike[str], *, plain: bool = False) -> list[Path]:
     """Write `cell_0.onnx`, `cell_0.vnnlib`, ... for all certified cells; return the ONNX files."""
     cells = _certified(record)[1]
     places = [Path(folder) / f"cell_{c}.onnx" for c in range(len(cells) - cells.free_cell)]
     for c, place in enumerate(places):
-        (write_plain_cell if plain else write_cell)(record, c, place)
+        write_cell(record, c, place, plain=plain)
     return places
 
 
@@ -160,31 +150,16 @@ def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool 
     *hidden, (W2, b2) = layers
     if not (carry or V.any() or l1.any() or u1.any()):
         return [*hidden, (-W2, u0 - b2), (-np.eye(len(l0)), u0 - l0), (W, W @ l0 + b)]
-    # Carry x' = x - low >= 0 behind the units of every layer.
-    eye = np.eye(d)
-    result: list[tuple[Array, Array]] = []
-    for i, (weight, bias) in enumerate(hidden):
-        before = np.vstack([weight, eye]) if i == 0 else _beside(weight, eye)
-        result.append((before, np.concatenate([bias, -low if i == 0 else np.zeros(d)])))
-    if hidden:
-        first = np.vstack([np.hstack([-W2, u1]), np.hstack([np.zeros((d, W2.shape[1])), eye])])
-        result.append((first, np.concatenate([u0 - b2 + u1 @ low, np.zeros(d)])))
-    else:
-        result.append((np.vstack([u1 - W2, eye]), np.concatenate([u0 - b2, -low])))
-    width = u1 - l1
-    second = np.vstack([np.hstack([-np.eye(len(l0)), width]), np.hstack([np.zeros((d, len(l0))), eye])])
-    result.append((second, np.concatenate([u0 - l0 + width @ low, np.zeros(d)])))
+    # Carry x' = x - low >= 0 behind the units of every layer; the first layer sees x in both places.
+    eye, none = np.eye(d), np.zeros(d)
+    result = [(block_diag(weight, eye), np.concatenate([bias, none])) for weight, bias in hidden]
+    for units, ends, before in ((-W2, u1, u0 - b2), (-np.eye(len(l0)), u1 - l1, u0 - l0)):
+        weight = np.block([[units, ends], [np.zeros((d, units.shape[1])), eye]])
+        result.append((weight, np.concatenate([before + ends @ low, none])))
+    first, bias = result[0]
+    result[0] = first @ np.vstack([eye, eye]), bias - first[:, -d:] @ low
     slope = W @ l1 + V
-    result.append((np.hstack([W, slope]), W @ l0 + b + slope @ low))
-    return result
-
-
-def _beside(first: Array, second: Array) -> Array:
-    """Return the block-diagonal matrix."""
-    result = np.zeros((first.shape[0] + second.shape[0], first.shape[1] + second.shape[1]))
-    result[: first.shape[0], : first.shape[1]] = first
-    result[first.shape[0] :, first.shape[1] :] = second
-    return result
+    return [*result, (np.hstack([W, slope]), W @ l0 + b + slope @ low)]
 
 
 def _certified(record: ModelRecord) -> tuple[Specification, Cells]:

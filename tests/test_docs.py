@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from smle.cli import app
 from smle.demo import BRAKING_RULES, braking_data
+from support.commands import run
 from support.parameter_tables import parameter_tables, stated_on_the_page
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -106,7 +105,7 @@ def test_snippets_run(page: Path, more: bool, tmp_path: Path, monkeypatch: pytes
             assert command[0] == "smle", (
                 f"{page.name}: blocks marked sh are run, and this is no command of smle: {line}"
             )
-            result = CliRunner().invoke(app, command[1:])
+            result = run(*command[1:])
             assert result.exit_code == 0, (line, result.output)
 
 

@@ -22,10 +22,10 @@ _EXTRAS = {
 _OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users install these themselves
 
 
-def require(module: str, what: str) -> Any:
+def require(module: str, what: str, *, instead: str = "") -> Any:
     """Import a module of an optional package, such as `pyarrow.parquet`, or raise MissingDependencyError.
 
-    `what` needs the package; it is the subject of the message.
+    `what` needs the package; it is the subject of the message, which may name what to use `instead`.
     """
     try:
         return import_module(module)
@@ -34,6 +34,7 @@ def require(module: str, what: str) -> Any:
         if package not in (*_EXTRAS, *_OTHERS):  # the package exists, but misses something itself
             raise
         wanted = f"'smle[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        other = f", or use {instead}" if instead else ""
         raise MissingDependencyError(
-            f"{what} needs the package {package}. Install it with: pip install {wanted}"
+            f"{what} needs the package {package}. Install it with: pip install {wanted}{other}"
         ) from error

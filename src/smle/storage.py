@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,6 +57,7 @@ class ModelRecord:
     the head is either `backbone.*` of the weights or `onnx`, the bytes of model.onnx.
 
     `read_record` returns what `write_record` wrote; `certificate.check()` checks that all parts are the bound ones.
+    `digests` are the SHA-256 of the files that were read, by name; a model that was not read has none.
     """
 
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -63,6 +65,7 @@ class ModelRecord:
     rules: str | None
     certificate: Certificate | None
     onnx: bytes | None = field(default=None, repr=False)
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def further(self) -> Any:
@@ -286,7 +289,8 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
         certificate = Certificate(files["certificate.json"], files.get("certificate.bin", b""), tensors, bound)
     try:
         text = None if rules is None else rules.decode()
-        return ModelRecord(arrays_of(tensors), description, text, certificate, files.get("model.onnx"))
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        return ModelRecord(arrays_of(tensors), description, text, certificate, files.get("model.onnx"), digests)
     except UnicodeDecodeError:
         raise ModelFormatError(f"{target / 'rules.yaml'}: expected UTF-8 text.") from None
 

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.nn import SafeNetwork
+from smle.rules import Literals
 from studies.attacks.files import BATCHES, levels, versions, wrong_rows
 from studies.attacks.points import KINDS, Attacker, Batch, BoxAttacker, Drawn, Float, chunks, in_batches, plural
 from tests.support.written_again import ORDERS, written_again
@@ -102,24 +103,22 @@ def gradient(attacker: BoxAttacker, count: int) -> Iterator[Batch]:
         movable[list(group)] = 0
     clauses = [clause for rule in spec.rules for clause in rule.requirement.expanded()]
     for _ in range(-(-count // (steps * size))):
-        clause = clauses[rng.integers(len(clauses))]
+        stated = Literals.of_clauses(clauses[rng.integers(len(clauses))], len(spec.targets), len(spec.columns))
+        g, s = (torch.from_numpy(part.T).float() for part in (stated.g, stated.s))
         x = torch.from_numpy(attacker.facets(size, np.float32)).requires_grad_()
         for step in range(steps):
             X, y = x.detach().numpy().copy(), network(x)
             yield Batch(X, X, model(X), y.detach().numpy(), "torch")
-            excess = torch.stack([
-                sum((float(v) * y[:, k] for k, v in literal.outputs), torch.zeros(len(x)))
-                + sum((float(v) * x[:, k] for k, v in literal.inputs), torch.zeros(len(x)))
-                for literal in clause.literals
-            ]).amin(dim=0)  # fmt: skip
-            (slope,) = torch.autograd.grad(excess.sum(), x) if excess.requires_grad else (torch.zeros_like(x),)
+            excess = (y @ g + x @ s).amin(dim=1)
+            (slope,) = torch.autograd.grad(excess.sum(), x)
             move = torch.nan_to_num(slope).sign() * movable * (high - low) * (0.1 * 0.6**step)
             x = (x.detach() + move).clamp(low, high).requires_grad_()
 
 
 # --- torch
 
-Mode = Callable[[nn.Module, Tensor, Tensor], Tensor]
+Mode = Callable[[Any, Tensor, Tensor], Any]
+"""(network, inputs, embeddings or answers) -> what is served."""
 
 
 class Passes(nn.Module):
@@ -131,99 +130,69 @@ class Passes(nn.Module):
 
 
 def _quiet(context: Callable[[], Any]) -> Mode:
-    def run(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+    def run(network: Any, x: Tensor, z: Tensor) -> Any:
         with context():
-            found: Tensor = network(x, z)
-        return found
+            return network(x, z)
 
     return run
-
-
-def _gradients(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    found: Tensor = network(x, z.clone().requires_grad_())
-    return found
-
-
-def _training(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    network.train()
-    try:
-        with torch.no_grad():
-            found: Tensor = network(x, z)
-    finally:
-        network.eval()
-    return found
 
 
 def _in_format(dtype: torch.dtype) -> Mode:
-    def run(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-        found: Tensor = network(x, z.to(dtype).requires_grad_())
-        return found
-
-    return run
+    return lambda network, x, z: network(x, z.to(dtype, copy=True).requires_grad_())
 
 
-def _by_default(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+def _training(network: Any, x: Tensor, z: Tensor) -> Any:
+    network.train()
+    try:
+        with torch.no_grad():
+            return network(x, z)
+    finally:
+        network.eval()
+
+
+def _by_default(network: Any, x: Tensor, z: Tensor) -> Any:
     torch.set_default_dtype(torch.float64)
     try:
-        return _gradients(network, x, z)
+        return network(x, z.clone().requires_grad_())
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def _recorded(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    found: Tensor = make_fx(network)(x.flip(0), z.flip(0))(x, z)
-    return found
-
-
-def _exported(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+def _exported(network: Any, x: Tensor, z: Tensor) -> Any:
     rows = {0: torch.export.Dim("rows", min=2)}
     program = torch.export.export(network, (x[-_ROWS:], z[-_ROWS:]), dynamic_shapes=(rows, (rows,)))
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    found: Tensor = torch.export.load(file).module()(x, z)
-    return found
+    return torch.export.load(file).module()(x, z)
 
 
-def _compiled(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+def _compiled(network: Any, x: Tensor, z: Tensor) -> Any:
     torch._dynamo.reset()
-    function = torch.compile(network, fullgraph=True, backend="aot_eager")
+    function: Any = torch.compile(network, fullgraph=True, backend="aot_eager")
     function(x[-_ROWS:], z[-_ROWS:])
-    found: Tensor = function(x, z.clone().requires_grad_())
-    return found
+    return function(x, z.clone().requires_grad_())
 
 
-def _mapped(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    found: Tensor = torch.func.vmap(network)(x[:, None], z[:, None])[:, 0]
-    return found
+def _pushed(network: Any, x: Tensor, z: Tensor) -> Any:
+    return torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0]
 
 
-def _pulled(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    found: Tensor = torch.func.vjp(lambda answers: network(x, answers), z)[0]
-    return found
-
-
-def _pushed(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
-    found: Tensor = torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0]
-    return found
-
-
-def _hooked(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+def _hooked(network: Any, x: Tensor, z: Tensor) -> Any:
     handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
     try:
-        return _gradients(network, x, z)
+        return network(x, z.clone().requires_grad_())
     finally:
         handle.remove()
 
 
-def _threaded(network: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+def _threaded(network: Any, x: Tensor, z: Tensor) -> Any:
     with ThreadPoolExecutor(_THREADS) as pool:
-        parts = list(pool.map(network, x.chunk(_THREADS), z.chunk(_THREADS)))
-    return torch.cat(parts)
+        return torch.cat(list(pool.map(network, x.chunk(_THREADS), z.chunk(_THREADS))))
 
 
 MODES: dict[str, Mode] = {
-    "gradients": _gradients,
+    "gradients": _in_format(torch.float32),
     "no_grad": _quiet(torch.no_grad),
     "inference mode": _quiet(torch.inference_mode),
     "autocast": _quiet(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
@@ -233,11 +202,11 @@ MODES: dict[str, Mode] = {
     "answers in half": _in_format(torch.float16),
     "answers in bfloat16": _in_format(torch.bfloat16),
     "float64 by default": _by_default,
-    "make_fx": _recorded,
+    "make_fx": lambda network, x, z: make_fx(network)(x.flip(0), z.flip(0))(x, z),
     "export": _exported,
     "compile": _compiled,
-    "vmap": _mapped,
-    "vjp": _pulled,
+    "vmap": lambda network, x, z: torch.func.vmap(network)(x[:, None], z[:, None])[:, 0],
+    "vjp": lambda network, x, z: torch.func.vjp(lambda answers: network(x, answers), z)[0],
     "jvp": _pushed,
     "hooks for all modules": _hooked,
     "threads": _threaded,

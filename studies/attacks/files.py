@@ -24,7 +24,7 @@ from smle.storage import ModelRecord
 from smle_check.onnx.program import EMBEDDING, STACKED
 from studies.attacks.points import Attacker, Batch, Serve, chunks, in_batches, plural
 from studies.attacks.subjects import Subject
-from tests.support.exported import accepted, feed, resealed
+from tests.support.exported import accepted, feed, resealed, session
 from tests.support.runtimes import Case
 
 Array = npt.NDArray[np.float32]
@@ -62,13 +62,8 @@ def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Arr
 
 def _session(spec: Specification, data: bytes, level: str, threads: int, stacked: bool) -> Serve:
     """Return an exported head in onnxruntime, at a level of optimization. Features are float32 there."""
-    onnxruntime = require("onnxruntime", "The attack on exported heads")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    names = [STACKED] if stacked else columns_of(spec)
-    return lambda X, Z: np.concatenate(session.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
+    running, names = session(data, threads, level=level), [STACKED] if stacked else columns_of(spec)
+    return lambda X, Z: np.concatenate(running.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
 
 
 def levels(attacker: Attacker, count: int) -> Iterator[Batch]:

@@ -7,7 +7,6 @@ bind it.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-import smle_check
 from smle.certificates.agreement import cells_of
 from smle.regions.cells import regions_of
-from smle.rules import Clause
+from smle.regions.vertices import vertices
+from smle.rules import Clause, ClauseArrays, Literals
 from studies.attacks.subjects import Subject
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
-from tests.support.sampling import FloatArray, border_points, corner_points, finished, uniform_points
+from tests.support.sampling import FloatArray, border_points, corner_points, finished, half_spaces, uniform_points
 
 Array = npt.NDArray[np.float32]
 Float = type[np.floating]
@@ -34,8 +33,6 @@ Serve = Callable[[FloatArray, Array], Array]
 """(inputs, embeddings or answers) -> what is served (rows, m)."""
 KINDS: tuple[Float, ...] = (np.float32, np.float64)
 TINY = 2.0**-126
-_MAX_SYSTEMS = 3000
-"""Systems of equations that are solved for vertices of a region."""
 _ODD = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**100, 1e-40, -1e-42, 0.0, -0.0], dtype=np.float32)
 
 
@@ -154,10 +151,7 @@ class BoxAttacker(Attacker):
     def _pushes(self, clauses: Sequence[Clause], W: npt.NDArray[np.float64]) -> Array:
         rows = []
         for clause in clauses:
-            g = np.zeros((len(clause.literals), len(W)))
-            for j, literal in enumerate(clause.literals):
-                for output, value in literal.outputs:
-                    g[j, output] = float(value)
+            g = Literals.of_clauses(clause, len(W), len(self.spec.columns)).g
             mixtures = np.eye(len(g))
             if len(g) > 1:  # all literals have to fail together
                 mixtures = np.vstack([mixtures, self.rng.dirichlet(np.ones(len(g)), 4)])
@@ -190,27 +184,13 @@ class BoxAttacker(Attacker):
 
     @cached_property
     def _vertices(self) -> npt.NDArray[np.float64]:
-        """Vertices of the regions (count, d), by solving systems of their rows and the domain's ends."""
-        spec, cells = self.spec, regions_of(self.spec)
-        d = len(spec.columns)
-        low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
-        found = [low, high]
+        """Vertices (count, d) of the domain and of the regions that have few enough."""
+        cells, (low, high) = regions_of(self.spec), self.spec.ends()
+        found = [np.stack([low, high])]
         for region in cells.regions:
-            rows = [cells.rows[r] for r in region]
-            A = np.vstack([np.eye(d), -np.eye(d), np.zeros((len(rows), d))])
-            a = np.concatenate([high, -low, [float(row.bound) for row in rows]])
-            for i, row in enumerate(rows):
-                for column, value in row.coefficients:
-                    A[2 * d + i, column] = float(value)
-            if math.comb(len(A), d) > _MAX_SYSTEMS:
-                continue
-            for chosen in itertools.combinations(range(len(A)), d):
-                M = A[list(chosen)]
-                if abs(np.linalg.det(M)) > 1e-9:
-                    point = np.linalg.solve(M, a[list(chosen)])
-                    if (A @ point <= a + 1e-6 * (1 + np.abs(a))).all():
-                        found.append(point)
-        return np.array(found)
+            points = vertices(low, high, *half_spaces([cells.rows[r] for r in region], len(low)))
+            found += [] if points is None else [points]
+        return np.concatenate(found)
 
     def vertices(self, count: int, dtype: Float) -> FloatArray:
         """Return vertices of regions and of the domain, some moved by a number of the format."""
@@ -258,17 +238,10 @@ class RulesAttacker(Attacker):
 
     def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
         super().__init__(subject, rng, runtimes)
-        stated = smle_check.Specification(subject.certificate.document["specification"], subject.certificate.block)
-        literals = [literal for rule in stated.rules for clause in rule.clauses for literal in clause]
-        literals = list({str(literal): literal for literal in literals}.values())
-        m, d = len(stated.outputs), len(stated.inputs)
-        self.g, self.s = np.zeros((len(literals), m)), np.zeros((len(literals), d))
-        self.h = np.array([float(literal.bound) for literal in literals])
-        for k, literal in enumerate(literals):
-            for i, value in literal.y.items():
-                self.g[k, i] = float(value)
-            for j, value in literal.x.items():
-                self.s[k, j] = float(value)
+        stated = ClauseArrays.of(subject.spec)
+        known = np.unique(np.column_stack([stated.g, stated.s, stated.h]), axis=0)
+        m = len(subject.spec.targets)
+        self.g, self.s, self.h = known[:, :m], known[:, m:-1], known[:, -1]
 
     def inputs(self, count: int, dtype: Float) -> FloatArray:
         """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from smle.nn import SafeNetwork
 from smle.rules import Specification
 from studies.attacks.points import KINDS, Batch, RulesAttacker
 from studies.attacks.subjects import stated
+from tests.support.exported import session
 from tests.support.sampling import FloatArray
 
 Array = npt.NDArray[np.float32]
@@ -139,7 +139,7 @@ def sequences(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
     network, attacker = _network(SEQUENCES, Attention, seed)
     rng, done, turn = attacker.rng, 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        session = _file(network, Path(folder) / "model.onnx", _given(attacker, (3, 6), np.float32)[1])
+        running = _file(network, Path(folder) / "model.onnx", _given(attacker, (3, 6), np.float32)[1])
         while done < count:
             length, dtype = int(rng.integers(5, 201)), KINDS[turn % 2]
             x, given = _given(attacker, (max(1, min(chunk, count - done) // length), length), dtype)
@@ -158,7 +158,7 @@ def sequences(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
                 x, y, given = x[mask], y[mask], {"aim": given["aim"][mask]}
             elif kind == "file":
                 x, name = x.to(torch.float32), "onnxruntime"
-                y = _run(session, attacker.spec, x, given)
+                y = _run(running, attacker.spec, x, given)
             else:
                 y = _asked(network, name, x, given)
             batch = _batch(x, given, y, f"Transformer, features of {kind}, {name}" if kind[:4] == "each" else
@@ -181,7 +181,7 @@ def graphs(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
     rng, done, turn = attacker.rng, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         example = _given(attacker, (5,), np.float32)[1] | {"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])}
-        session = _file(network, Path(folder) / "model.onnx", example)
+        running = _file(network, Path(folder) / "model.onnx", example)
         while done < count:
             sizes = rng.integers(3, 501, size=max(1, min(chunk, count - done) // 250))
             x, given = _given(attacker, (int(sizes.sum()),), KINDS[turn % 2])
@@ -189,7 +189,7 @@ def graphs(count: int, *, seed: int, chunk: int = 40_000) -> Iterator[Batch]:
             name = list(_CONTEXTS)[turn % len(_CONTEXTS)]
             if turn % 4 == 3:
                 x, name = x.to(torch.float32), "onnxruntime"
-                y = _run(session, attacker.spec, x, given)
+                y = _run(running, attacker.spec, x, given)
             else:
                 y = _asked(network, name, x, given)
             turn += 1
@@ -208,13 +208,11 @@ def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
 def _file(network: SafeNetwork, path: Path, example: Given) -> Any:
     """Export a network and load it again; the weight is one for all."""
     network.to_onnx(path, example=example)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session(path)
 
 
-def _run(session: Any, spec: Specification, x: Tensor, given: Given) -> Tensor:
+def _run(running: Any, spec: Specification, x: Tensor, given: Given) -> Tensor:
     rows = x.reshape(-1, x.shape[-1]).numpy()
     feed = {name: rows[:, [i]] for i, name in enumerate(spec.columns)}
     feed |= {name: value.numpy() for name, value in given.items()}
-    return torch.from_numpy(np.concatenate(session.run(list(spec.targets), feed), axis=1))
+    return torch.from_numpy(np.concatenate(running.run(list(spec.targets), feed), axis=1))

@@ -35,7 +35,7 @@ from tests.support.sampling import Judge, Judgment
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}
-_JOB = {"box": 2_000_000, "rules": 1_000_000, "grid": 30_000, "shapes": 1_000_000, "unsafe": 1_000_000}
+_JOB = {"box": 5_000_000, "rules": 1_000_000, "grid": 30_000, "shapes": 1_000_000, "unsafe": 1_000_000}
 """Points of a job at most; those of whole numbers are few, since each job draws its rules anew."""
 _QUICK = (
     "oblique", "dose, affine", "oblique, at the limit", "mixed, affine", "one region", "dose, network",
@@ -203,11 +203,9 @@ class Tally:
 
     def merge(self, points: int, violations: int, margin: float | None, seconds: float) -> None:
         """Add what was counted before."""
-        self.points, self.violations, self.seconds = (
-            self.points + points,
-            self.violations + violations,
-            self.seconds + seconds,
-        )
+        self.points += points
+        self.violations += violations
+        self.seconds += seconds
         if margin is not None:
             self.margin = margin if self.margin is None else min(self.margin, margin)
 
@@ -216,14 +214,8 @@ def _example(judge: Any, name: str, batch: Batch, judgment: Judgment) -> dict[st
     """Return how to repeat a violation, in hexadecimal."""
     rule, rows = next(iter(judgment.broken.items()))
     numbers = (" ".join(float(v).hex() for v in part[rows[0]]) for part in (batch.X, batch.Z, batch.Y))
-    found = dict(zip(("x", "embedding", "output"), numbers, strict=True))
-    return {
-        "example": name,
-        "rule": judge.spec.rules[rule].name,
-        "way": batch.way,
-        "format": batch.X.dtype.name,
-        **found,
-    }
+    about = {"example": name, "rule": judge.spec.rules[rule].name, "way": batch.way, "format": batch.X.dtype.name}
+    return about | dict(zip(("x", "embedding", "output"), numbers, strict=True))
 
 
 # --- the page

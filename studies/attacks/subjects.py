@@ -282,17 +282,9 @@ def rule_heads() -> dict[str, Callable[[], Subject]]:
         "shares, ridge": (Ridge(), shares),
     }
     names = (
-        "ramps",
-        "ranges",
-        "touching",
-        "tables",
-        "sums with tables",
-        "oblique",
-        "labels",
-        "advice",
-        "mixed",
+        "ramps", "ranges", "touching", "tables", "sums with tables", "oblique", "labels", "advice", "mixed",
         "around zero",
-    )
+    )  # fmt: skip
     listed = {name: RULES[name] for name in names} | {"ten mixed limits": ten_limits(), "many limits": many_limits()}
     drawn = {f"random {seed}": draw(seed) for seed in (3, 5, 8, 13, 21, 34)}
     return {
@@ -349,10 +341,8 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
 
 def drawn_grid(family: str, turn: int, refused: Counter[str] | None = None) -> Subject:
     """Draw rule sets until one is certified; rules that contradict themselves, or are not decided, are counted."""
-    rng, refused = (
-        np.random.default_rng([list(FAMILIES).index(family), turn]),
-        Counter() if refused is None else refused,
-    )
+    rng = np.random.default_rng([list(FAMILIES).index(family), turn])
+    refused = Counter() if refused is None else refused
     while True:
         try:
             spec = Specification.from_yaml(FAMILIES[family](rng))

@@ -10,16 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from smle import attack, correct
 from smle.networks.safe_network import SafeNetwork
-from studies.harness import Table, bench, interleaved
+from studies.harness import Table, asked, bench, interleaved
 from tests.support.acasxu_data import FloatArray, Task, advice, points_of, read_tasks, stand_in
 from tests.support.sampling import Judge
 
@@ -45,15 +42,16 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     for task in [stand_in()] if quick else read_tasks():
         network, facts = _made(task)
         regions = [_compared(task, network, rule, 2000 if quick else 100_000) for rule in range(len(task.rules))]
-        worst, at_test = min(region.same for region in regions), _same(task, network, task.test)
+        compared, same, broken, kept = zip(*regions, strict=True)
+        worst, advised = min(same), advice(task.scores(task.test))
+        at_test = float((advised == advice(_scores(network, task.test))).mean())
         made.append((task.name, len(task.rules), *facts[:2], _percent(at_test), _percent(worst), *facts[2:]))
-        agreement += [region.row(task.name) for region in regions]
+        agreement += compared
         attacks += [_attacked(task, network, rule, 2000 if quick else 20_000) for rule in task.rules]
-        wrong += sum(region.corrected for region in regions)
+        wrong += sum(broken)
         costs += _costs(task, network, quick=quick)
-        kept = sum(int((region.changed & ~region.broken).sum()) for region in regions)
         passed[f"{task.name}: every property is proved by the exact checker"] = facts[0] == _percent(1.0)
-        passed[f"{task.name}: the same advice wherever the original keeps the properties"] = kept == 0
+        passed[f"{task.name}: the same advice wherever the original keeps the properties"] = not any(kept)
         if not quick:  # a random network breaks its rules often, so that agreement cannot be high
             wanted = f"same advice at {100 * _WANTED:g} % of the"
             passed[f"{task.name}: {wanted} test points ({_percent(at_test)})"] = at_test >= _WANTED
@@ -83,52 +81,28 @@ def _scores(network: SafeNetwork, X: FloatArray) -> FloatArray:
     return y
 
 
-def _same(task: Task, network: SafeNetwork, X: FloatArray) -> float:
-    """Return the share of rows with the same advice."""
-    return float((advice(task.scores(X)) == advice(_scores(network, X))).mean())
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.3f} %"
 
 
-@dataclass(frozen=True, eq=False)
-class _Region:
-    """New points of one rule's region: where the original breaks rules, and what the corrected network answers.
+def _compared(task: Task, network: SafeNetwork, rule: int, count: int) -> tuple[tuple[object, ...], float, int, int]:
+    """Compare advice and scores at new points of a rule's region.
 
-    `violations`: points that break this rule; `corrected`: those that break some rule after correction. Shapes
-    (points,): broken (some rule), changed (the corrected advice differs), moved (its largest change of a score).
+    Return the row of the table; the share of points with the same advice; how many break a rule after correction; and
+    how many get other advice although the original breaks no rule there.
     """
-
-    rule: str
-    violations: int
-    corrected: int
-    broken: npt.NDArray[np.bool_]
-    changed: npt.NDArray[np.bool_]
-    moved: FloatArray
-
-    @property
-    def same(self) -> float:
-        return 1.0 - float(self.changed.mean())
-
-    def row(self, network: str) -> tuple[object, ...]:
-        return (
-            network, self.rule, len(self.broken), self.violations, self.corrected, _percent(self.same),
-            int((self.changed & self.broken).sum()), int((self.changed & ~self.broken).sum()),
-            _percent(float((self.moved > _MOVED).mean())), float(self.moved.max()),
-        )  # fmt: skip
-
-
-def _compared(task: Task, network: SafeNetwork, rule: int, count: int) -> _Region:
-    """Compare advice and scores at new points of a rule's region."""
     X = points_of(task.spec, rule, count, np.random.default_rng([1, rule]))
     original, corrected = task.scores(X), _scores(network, X)
     judge = Judge(task.spec)
-    judgment, after = judge.judge(X, original), judge.judge(X, corrected)
-    broken = np.zeros(len(X), dtype=bool)
-    broken[judgment.rows] = True
+    before, after = judge.judge(X, original), judge.judge(X, corrected)
     changed, moved = advice(corrected) != advice(original), np.abs(corrected - original).max(axis=1)
-    return _Region(task.rules[rule], len(judgment.broken.get(rule, ())), len(after.rows), broken, changed, moved)
+    same, needed = 1.0 - float(changed.mean()), int(changed[before.rows].sum())
+    wrong, kept = len(after.rows), int(changed.sum()) - needed
+    row = (
+        task.name, task.rules[rule], len(X), len(before.broken.get(rule, ())), wrong, _percent(same), needed, kept,
+        _percent(float((moved > _MOVED).mean())), float(moved.max()),
+    )  # fmt: skip
+    return row, same, wrong, kept
 
 
 def _attacked(task: Task, network: SafeNetwork, rule: str, tries: int) -> tuple[object, ...]:
@@ -145,9 +119,8 @@ def _costs(task: Task, network: SafeNetwork, *, quick: bool) -> Rows:
     rows: Rows = []
     for batch in (1, 1024):
         x = torch.from_numpy(task.test[:batch])
-        with torch.no_grad():
-            contenders = {"original": partial(task.model, x), "corrected": partial(network, x)}
-            times = interleaved(contenders, rounds=5 if quick else 50, budget=2.0)
+        contenders = {"original": asked(task.model, x), "corrected": asked(network, x)}
+        times = interleaved(contenders, rounds=5 if quick else 50, budget=2.0)
         original, ours = (min(times[name].seconds) * 1e6 for name in contenders)
         rows.append((task.name, batch, original, ours, ours / original))
     return rows

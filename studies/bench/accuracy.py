@@ -15,33 +15,22 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import xgboost
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.metrics import r2_score
-from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification, load
 from smle.attacks.subjects import AskedTable
 from smle.baselines import violation_rate
 from smle.estimators.base import without_rules
+from smle.estimators.catalog import named_estimator, with_parameters
 from smle.export import load_onnx
 from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
@@ -64,34 +53,17 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 
 def estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    """Return estimators of scikit-learn's kind for a table, not fitted yet."""
-    texts = [name for name in X.columns if not pd.api.types.is_numeric_dtype(X[name])]
-    words = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    coded = make_column_transformer((words, texts), remainder="passthrough")
-    numbers = spec.output_kind == "numbers"
-
-    def each(model: Any) -> Any:
-        return model if len(spec.outputs) == 1 else (MultiOutputRegressor if numbers else MultiOutputClassifier)(model)
-
-    boosting = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier
-    found = {BOOSTING: make_pipeline(coded, each(boosting(random_state=seed)))}
-    filled = make_pipeline(SimpleImputer(strategy="most_frequent"), words)
-    scaled = make_column_transformer((filled, texts), remainder=make_pipeline(SimpleImputer(), StandardScaler()))
-    linear = ("ridge", Ridge()) if numbers else ("logistic regression", LogisticRegression(max_iter=500))
-    found[linear[0]] = make_pipeline(scaled, each(linear[1]))
-    if not quick:
-        forest = (RandomForestRegressor if numbers else RandomForestClassifier)(
-            50, min_samples_leaf=4, random_state=seed
-        )
-        light = (lightgbm.LGBMRegressor if numbers else lightgbm.LGBMClassifier)(
-            n_jobs=1, verbose=-1, random_state=seed
-        )
-        found |= {"random forest": make_pipeline(coded, forest), "LightGBM": make_pipeline(coded, each(light))}
-        if len(spec.outputs) == 1:
-            found["boosting, its own categories"] = boosting(random_state=seed)
-            found["XGBoost"] = make_pipeline(
-                coded, (xgboost.XGBRegressor if numbers else xgboost.XGBClassifier)(n_jobs=1)
-            )
+    """Return estimators for a table, not fitted yet: those that `smle train` has by name, and boosting by itself."""
+    made = partial(named_estimator, spec=spec, table=X, seed=seed)
+    found = {BOOSTING: made("hist-gradient-boosting"), "linear": made("ridge")}
+    if quick:
+        return found
+    found["random forest"] = with_parameters(made("random-forest"), {"n_estimators": 50})
+    found["LightGBM"] = with_parameters(made("lightgbm"), {"n_jobs": 1})
+    if len(spec.outputs) == 1:
+        found["XGBoost"] = with_parameters(made("xgboost"), {"n_jobs": 1})
+        boosting = HistGradientBoostingRegressor if spec.output_kind == "numbers" else HistGradientBoostingClassifier
+        found["boosting, its own categories"] = boosting(random_state=seed)
     return found
 
 
@@ -232,11 +204,8 @@ def _table(own: list[Task], quick: bool, passed: dict[str, bool]) -> Table:
             _fit(plain, task, X_, task.known.y)
             seconds, answers = _fit(safe_model, task, X_, task.known.y), _raw(plain, V_, task.kind)
             allowed, served = _nearest(task, answers, V, task.known.y), _raw(safe_model, V_, task.kind)
-            scores, deployed, file = (
-                [_score(task, part, task.new.y) for part in (answers, allowed, served)],
-                safe_model,
-                np.nan,
-            )
+            scores = [_score(task, part, task.new.y) for part in (answers, allowed, served)]
+            deployed, file = safe_model, np.nan
             if task.source == "adult":
                 deployed, file, agrees = _stored(safe_model, task, V_, served)
                 apart, same = max(apart, abs(scores[2] - file)), same and agrees
@@ -256,14 +225,11 @@ def _table(own: list[Task], quick: bool, passed: dict[str, bool]) -> Table:
                 behind.setdefault(f"{name} behind the best", []).append(level - found[name][-1][2])
     for name in (NETWORK, BOOSTING) if first.source == "example" else ():
         gap = max(behind[f"{name} behind the best"])
-        passed[f"{first.name}: {name} at most .01 behind the best plain model, post-processed ({gap:+.4f})"] = (
-            gap <= 0.01
-        )
+        what = f"{first.name}: {name} at most .01 behind the best plain model, post-processed ({gap:+.4f})"
+        passed[what] = gap <= 0.01
     if first.source != "example":
-        gap, limit = (
-            max(max(gaps) for gaps in behind.values()),
-            2e-3 if NETWORK in found or first.source == "adult" else 1e-3,
-        )
+        gap = max(max(gaps) for gaps in behind.values())
+        limit = 2e-3 if NETWORK in found or first.source == "adult" else 1e-3
         passed[f"{first.name}: within {limit:g} of nearest-allowed post-processing ({gap:.1e} behind)"] = gap <= limit
         safest = max(max(row[6] for row in rows) for rows in found.values())
         passed[f"{first.name}: stored safe answers below a tenth of a percent ({safest:.3%})"] = safest < 1e-3

@@ -23,10 +23,9 @@ from sklearn.datasets import (
     make_friedman2,
     make_friedman3,
 )
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import train_test_split
 
-from smle import SafeClassifier, SafeRegressor, Specification
+from smle import Specification
 from studies.bench.accuracy import BOOSTING, NETWORK, estimators, network, safe
 from studies.bench.table_tasks import EXAMPLES, SIMULATIONS, example, rows_of
 from studies.harness import Table, bench
@@ -44,8 +43,9 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     counts = dict.fromkeys(("advised, right", "advised, wrong", "silent, right", "silent, missed"), 0)
     for name, seed, spec, X, y in _cases(quick):
         known, new, wanted, truth = train_test_split(X, y, test_size=0.25, random_state=seed)
-        scores, said = {}, ""
-        for kind, model in _models(spec, known, quick, seed).items():
+        trees = estimators(spec, known, True, seed)[BOOSTING]
+        models, scores, said = {NETWORK: network(spec, quick, seed), BOOSTING: safe(spec, trees)}, {}, ""
+        for kind, model in models.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 model.fit(known, wanted)
@@ -63,16 +63,6 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     passed[f"no advice for trees was wrong ({counts['advised, wrong']})"] = counts["advised, wrong"] == 0
     found = Table("What fit advised", columns, tuple(lines), f"R2, or the share of right answers. {note}.")
     return found, _drift(quick, passed)
-
-
-def _models(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    inside = estimators(spec, X, quick, seed)[BOOSTING]
-    made = {NETWORK: network(spec, quick, seed), BOOSTING: safe(spec, inside)}
-    if len(spec.outputs) == 1:
-        numbers = spec.output_kind == "numbers"
-        boosting = HistGradientBoostingRegressor if numbers else HistGradientBoostingClassifier
-        made[BOOSTING] = (SafeRegressor if numbers else SafeClassifier)(spec, boosting(random_state=seed))
-    return made
 
 
 def _score(spec: Specification, model: Any, X: pd.DataFrame, y: pd.DataFrame) -> float:

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,21 +49,15 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
     kinds: Counter[str] = Counter()
     served: Counter[int] = Counter()
     refusals: list[str] = []
-    slowest, attacked, violations, seed, unexplained = 0.0, 0, 0, 0, 0
-    while sum(kinds.values()) < wanted:
-        rules = draw(seed)
-        seed += 1
-        try:
-            spec = rules.spec
-        except RuleError:  # a rule that is always true: the language refuses it
-            continue
+    slowest, attacked, violations, unexplained = 0.0, 0, 0, 0
+    for seed, spec, units in itertools.islice(_drawn(), wanted):
         start = time.perf_counter()
         try:
-            certificate = certify_rules(spec, scale=rules.units)
+            certificate = certify_rules(spec, scale=units)
         except (ContradictionError, NotCertifiedError) as reason:
             kinds["refused"] += 1
             unexplained += re.search(r"x\d=", str(reason)) is None
-            refusals.append(f"{seed - 1}: {reason}")
+            refusals.append(f"{seed}: {reason}")
             continue
         slowest = max(slowest, time.perf_counter() - start)
         if "check.scale" not in certificate.tensors:
@@ -74,7 +70,7 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
         judge, rng = Judge(spec), np.random.default_rng(seed)
         for kind in (np.float32, np.float64):
             X = np.concatenate(list(hard_points(spec, rng, points, dtype=kind)))
-            answers = _hostile(spec, rules.units, len(X), rng)
+            answers = _hostile(spec, units, len(X), rng)
             if hasattr(program, "explained"):
                 y, by = program.explained(X, answers)
                 served.update(Counter(by.tolist()))
@@ -98,6 +94,14 @@ def _random(wanted: int, points: int, passed: dict[str, bool]) -> Table:
         f"{attacked:,}.{''.join(f' Refused {text}' for text in refusals)}"
     )
     return Table("Random rule sets", ("served by", "sets", "share"), tuple(rows), note)
+
+
+def _drawn() -> Iterator[tuple[int, Specification, Array]]:
+    """Yield rule sets with their seeds, and the units of their outputs."""
+    for seed in itertools.count():
+        rules = draw(seed)
+        with contextlib.suppress(RuleError):  # a rule that is always true: the language refuses it
+            yield seed, rules.spec, rules.units
 
 
 def _hostile(spec: Specification, units: Array, rows: int, rng: np.random.Generator) -> Array:
@@ -132,17 +136,8 @@ def _nearness(quick: bool, passed: dict[str, bool]) -> Table:
 
 def _kinds(quick: bool) -> dict[str, list[tuple[Specification, Array]]]:
     rng, sets = np.random.default_rng(0), 3 if quick else 12
-    drawn: list[tuple[Specification, Array]] = []
-    seed = 0
-    while len(drawn) < (4 if quick else 200):
-        rules = draw(seed)
-        seed += 1
-        try:
-            spec = rules.spec
-        except RuleError:
-            continue
-        if any(len(clause.literals) > 1 or len(clause.literals[0].outputs) > 1 for clause in _clauses(spec)):
-            drawn.append((spec, rules.units))
+    coupled = ((spec, units) for _, spec, units in _drawn() if _is_coupled(spec))
+    drawn = list(itertools.islice(coupled, 4 if quick else 200))
     names = [f"a{i}" for i in range(14)]
     pairs = [f"not ({names[i]} and {names[j]})" for i in range(14) for j in range(i)]
     return {
@@ -161,8 +156,9 @@ def _several(rng: np.random.Generator) -> Specification:
     return alternatives("inputs: {x: [0, 1]}\n", rng.normal(0, 1, 10), (21, 41), rng)
 
 
-def _clauses(spec: Specification) -> list[Any]:
-    return [clause for rule in spec.rules for clause in rule.requirement.clauses]
+def _is_coupled(spec: Specification) -> bool:
+    clauses = [clause for rule in spec.rules for clause in rule.requirement.clauses]
+    return any(len(clause.literals) > 1 or len(clause.literals[0].outputs) > 1 for clause in clauses)
 
 
 def _label_rules(count: int, rules: list[str]) -> tuple[Specification, Array]:

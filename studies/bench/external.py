@@ -17,11 +17,8 @@ import smle
 from studies.bench.external_rules import ROWS, Array, RuleSet, read_rule_sets, tolerances
 from studies.harness import Table, bench
 
-_JUDGED, _ALONE, _SECONDS = (
-    100,
-    100,
-    60.0,
-)  # rows with an exact optimum, rows asked alone, and what may be spent on each
+_JUDGED, _ALONE, _SECONDS = 100, 100, 60.0
+"""Rows with an exact optimum, rows asked alone, and what may be spent on each."""
 _AT = 1.0 + 1e-6  # of the optimum: prices of labels are rounded to 20 binary digits
 _ALLOWED = {"+-1": 1.001}  # ties: many sets cost the same
 

@@ -20,8 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from smle import correct
-from smle.certificates.document import arrays_of
-from smle.export import write_onnx
 from smle.graphs.certified_files import write_certified
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.heads.box.network.box_network import BoxNetwork
@@ -29,10 +27,10 @@ from smle.heads.rules.author import certify_rules
 from smle.heads.table import certify_head, program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.networks.onnx import torch_backbone, write_network
-from smle.rules import Specification
-from smle.storage import ModelRecord
-from studies.bench.sequence_costs import Call, quietly, ratios_of, sequence_costs
-from studies.harness import Table, bench
+from smle.rules import Number, Specification
+from studies.bench.sequence_costs import Call, ratios_of, sequence_costs
+from studies.harness import Table, asked, bench
+from tests.support.exported import session
 
 Array = npt.NDArray[np.float32]
 Pair = Callable[[Array], Mapping[str, Call]]
@@ -143,66 +141,48 @@ def _by_solver(spec: Specification, level: float) -> Pair:
     }
 
 
-def _in_torch(spec: Specification, level: float) -> Pair:
+def _network(spec: Specification, level: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     for weight, bias in _weights(spec, level):
         layer = nn.Linear(weight.shape[1], weight.shape[0])
         layer.weight.data, layer.bias.data = torch.from_numpy(weight), torch.from_numpy(bias)
         layers += [layer, nn.ReLU()]
-    plain = nn.Sequential(*layers[:-1]).eval().requires_grad_(False)
-    asked = {"model": plain, "torch": correct(plain, spec).eval()}
+    return nn.Sequential(*layers[:-1]).eval().requires_grad_(False)
+
+
+def _in_torch(spec: Specification, level: float) -> Pair:
+    plain = _network(spec, level)
+    networks = {"model": plain, "torch": correct(plain, spec).eval()}
     if spec.output_kind == "numbers" and len(spec.targets) == 1 and spec.grid is None:
-        body = nn.Sequential(*layers[:-2])
-        asked["torch, learned box"] = BoxNetwork(body, spec, embedding=64, bounds="fixed").eval()
+        networks["torch, learned box"] = BoxNetwork(plain[:-1], spec, embedding=64, bounds="fixed").eval()
 
     def pair(x: Array) -> Mapping[str, Call]:
         rows = torch.from_numpy(x)
-        return {name: quietly(network, rows) for name, network in asked.items()}
+        return {name: asked(network, rows) for name, network in networks.items()}
 
     return pair
 
 
 def _in_files(spec: Specification, level: float) -> Pair:
-    network = _file(_weights(spec, level))
-    record = ModelRecord({}, {}, spec.to_yaml(), None, network)
-    certificate = certify_head(spec, files=record.bound_files())
-    record = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)
+    plain = _network(spec, level)
     with tempfile.TemporaryDirectory() as folder:
-        write_onnx(record, Path(folder) / "joined.onnx", monitor=False)
-        files = {"model": network, "onnxruntime": (Path(folder) / "joined.onnx").read_bytes()}
-    sessions = {name: _session(data) for name, data in files.items()}
+        paths = {name: Path(folder) / f"{name}.onnx" for name in ("model", "onnxruntime")}
+        _write_plain(plain, spec, paths["model"], stacked=True)
+        correct(plain, spec).to_onnx(paths["onnxruntime"], monitor=False)
+        sessions = {name: session(path) for name, path in paths.items()}
 
     def pair(x: Array) -> Mapping[str, Call]:
         feed = dict(zip("abc", np.ascontiguousarray(x.T)[:, :, None], strict=True))
-        return {name: partial(session.run, None, feed) for name, session in sessions.items()}
+        return {name: partial(running.run, None, feed) for name, running in sessions.items()}
 
     return pair
 
 
-def _file(weights: list[tuple[Array, Array]]) -> bytes:
-    """Return a network of named columns as an ONNX file."""
-    from onnx import helper, numpy_helper
-
-    nodes, constants, source = [helper.make_node("Concat", ["a", "b", "c"], ["x"], axis=1)], [], "x"
-    for i, (weight, bias) in enumerate(weights):
-        output = "answers" if i == 3 else f"h{i}"
-        constants += [numpy_helper.from_array(v, f"{n}{i}") for n, v in (("W", weight), ("b", bias))]
-        nodes.append(helper.make_node("Gemm", [source, f"W{i}", f"b{i}"], [output], transB=1))
-        source = f"r{i}"
-        nodes += [helper.make_node("Relu", [output], [source])] if i < 3 else []
-    ends = [helper.make_tensor_value_info(name, 1, ["N", 1]) for name in "abc"]
-    answers = [helper.make_tensor_value_info("answers", 1, ["N", len(weights[-1][1])])]
-    graph = helper.make_graph(nodes, "g", ends, answers, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    return bytes(model.SerializeToString())
-
-
-def _session(data: bytes | str) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+def _write_plain(network: nn.Module, spec: Specification, path: Path, *, stacked: bool) -> None:
+    """Write a network as a file of named columns, without rules; its answers have names, too, or are one tensor."""
+    without = replace(spec, rules=(), outputs=tuple(Number(name) for name in spec.targets))
+    part = torch_backbone(network, (torch.zeros(3, len(spec.columns)),), features=True)
+    write_certified(without, None, {}, part, path, monitor=False, stacked=stacked)
 
 
 # --- measuring
@@ -233,11 +213,11 @@ def _heads(quick: bool, passed: dict[str, bool]) -> Table:
                     found.setdefault(runtime, []).append(ratio)
         for runtime, ratios in found.items():
             rows.append((name, share, runtime, *ratios, *["-"] * (len(sizes) - len(ratios))))
-            asked = _ASKED.get((runtime, name), {})
-            for start, end in itertools.pairwise([*asked, 1 << 20]):
+            limits = _ASKED.get((runtime, name), {})
+            for start, end in itertools.pairwise([*limits, 1 << 20]):
                 last = start if runtime == "onnxruntime" else end - 1
                 own = [ratio for size, ratio in zip(sizes, ratios, strict=True) if start <= size <= last]
-                limit, where = asked[start], f"at {start:,}" if last == start else f"from {max(start, 1):,} rows on"
+                limit, where = limits[start], f"at {start:,}" if last == start else f"from {max(start, 1):,} rows on"
                 passed[f"{runtime}, {name}: at most {limit}x the model {where} ({max(own):.2f}x)"] = max(own) <= limit
     return Table(
         "A 3-64-64-64-m network, with a head behind it",
@@ -295,7 +275,7 @@ def _boxes(title: str, hidden: tuple[int, ...], embedding: int, quick: bool, pas
             for runtime, (theirs, ours) in runtimes.items():
                 for batch in (1, 1024, 8192):
                     x = 2 * torch.rand(batch, 8, generator=torch.Generator().manual_seed(0)) - 1
-                    calls = {name: quietly(one, x) for name, one in (("plain", theirs), ("safe", ours))}
+                    calls = {name: asked(one, x) for name, one in (("plain", theirs), ("safe", ours))}
                     found, seconds = ratios_of(calls, quick)
                     shown = (seconds * 1e6, seconds * found["safe"] * 1e6, found["safe"])
                     rows.append((gate, "constant" if bounds == "fixed" else bounds, runtime, batch, *shown))
@@ -332,18 +312,16 @@ def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) 
 
 def _box_files(safe: BoxNetwork) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
     """Return a network without rules and the box, both as exported, in onnxruntime; both answer, and nothing else."""
-    without = replace(safe.spec, rules=())
     plain = nn.Sequential(safe.backbone, nn.Linear(safe.embedding, len(safe.spec.targets))).eval()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{name}.onnx" for name in ("plain", "safe")]
-        part = torch_backbone(plain, (torch.zeros(3, len(without.columns)),), features=True)
-        write_certified(without, None, {}, part, paths[0], monitor=False)
+        _write_plain(plain, safe.spec, paths[0], stacked=False)
         write_network(safe, paths[1], monitor=False)
-        sessions = [_session(str(path)) for path in paths]
+        sessions = [session(path) for path in paths]
 
-    def answer(session: Any) -> Callable[[Tensor], Any]:
-        names = [item.name for item in session.get_inputs()]
-        wanted = [item.name for item in session.get_outputs()][:4]
-        return lambda x: session.run(wanted, dict(zip(names, x.numpy().T.reshape(len(names), -1, 1), strict=True)))
+    def answer(running: Any) -> Callable[[Tensor], Any]:
+        names = [item.name for item in running.get_inputs()]
+        wanted = [item.name for item in running.get_outputs()][:4]
+        return lambda x: running.run(wanted, dict(zip(names, x.numpy().T.reshape(len(names), -1, 1), strict=True)))
 
     return answer(sessions[0]), answer(sessions[1])

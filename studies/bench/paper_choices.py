@@ -20,7 +20,7 @@ from smle import correct
 from smle.heads.box.network.assurance import certify
 from studies.bench.peer_env import within
 from studies.experiments import methods
-from studies.experiments.choices import PaperChoices, choices_of
+from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import train_plain, train_safe
 from studies.experiments.presets import chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
@@ -71,15 +71,11 @@ def _turned(benchmark: str, name: str) -> PaperChoices:
     if name in TEXT:
         return PaperChoices(gate=name != "text")
     base = _base(benchmark)
-    other: dict[str, Any] = {
-        "gate": False, "linear_bounds": "ordered", "constant_bounds": "trained", "clip_gradient": "returning",
-        "first_phase": "none", "keep": "best", "keep_memory": False, "anchored": True, "pairs": "sum",
-        "after_steps": "adversarial", "cost": "absolute", "queue": "all",
-    }  # fmt: skip
     if name == "base":
         return base
     choice, _, value = name.partition("=")
-    turned: Any = value or other[choice]
+    other = next(option for option in OPTIONS[choice] if option != getattr(base, choice))
+    turned: Any = value or other
     return replace(base, **{choice: turned})
 
 
@@ -185,7 +181,7 @@ def result(outcomes: Sequence[Outcome], wanted: Sequence[ChoiceJob], *, quick: b
 
 def _tasks(benchmark: str, sample: Mapping[str, tuple[str, ...]], quick: bool) -> tuple[str, ...]:
     if quick:
-        return (methods.jobs([benchmark], preset="published", seeds=[0], quick=True)[0].task,)
+        return tuple(methods.task_keys(benchmark, quick=True)[:1])
     return sample[benchmark]
 
 

@@ -16,77 +16,45 @@ import sysconfig
 import threading
 import venv
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
-from tests.support.environments import command, python_of, reason_of
+from tests.support.environments import command, pip, python_of, reason_of
 
 _FIXED = ("torch", "numpy", "scipy", "scikit-learn")
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A package to compare with.
-
-    * `package`: its name on PyPI. `module`: what is imported to see whether it works.
-    * `instead`: what is installed, step by step, where `pip install package` fails; () means nothing else is known.
-    """
+class Peer(NamedTuple):
+    """A package to compare with: its name on PyPI, what is imported to see whether it works, and what is installed."""
 
     package: str
     module: str
-    instead: tuple[tuple[str, ...], ...] = ()
+    steps: tuple[tuple[str, ...], ...]
 
 
 PEERS = (
-    Peer("cvxpylayers", "cvxpylayers.torch"),
+    Peer("cvxpylayers", "cvxpylayers.torch", (("cvxpylayers",),)),
+    # What rayen itself asks for needs a compiler and the headers of cddlib.
     Peer(
         "rayen",
         "rayen.constraint_module",
         (("pycddlib-standalone", "cvxpylayers", "colorama", "tqdm"), ("--no-deps", "rayen")),
     ),
-    Peer("pishield", "pishield.shield_layer"),
+    Peer("pishield", "pishield.shield_layer", (("pishield",),)),
 )
 
 
-@dataclass(frozen=True)
-class Installed:
-    """What became of a peer: `direct` if `pip install package` was enough; `usable` if it imports; else `reason`."""
-
-    package: str
-    version: str
-    direct: bool
-    usable: bool
-    reason: str = ""
-
-    @property
-    def story(self) -> str:
-        """One phrase for the table."""
-        if not self.usable:
-            return f"not installed: {self.reason}"
-        return "yes" if self.direct else f"not by itself ({self.reason}); {_way(self.package)}"
-
-
-def _way(package: str) -> str:
-    steps = next(peer.instead for peer in PEERS if peer.package == package)
-    return "worked: " + ", then ".join(f"`pip install {' '.join(step)}`" for step in steps)
-
-
-def prepare(folder: Path) -> dict[str, Installed]:
-    """Return the peers in `folder`, installing what is not there yet; never raises because of a peer."""
-    record = folder / "installed.json"
-    known: dict[str, Installed] = {}
-    if record.exists():
-        known = {name: Installed(**item) for name, item in json.loads(record.read_text(encoding="utf-8")).items()}
+def prepare(folder: Path) -> dict[str, str]:
+    """Install the peers that `folder` lacks; return the version of each, or why it is not there. Never raises."""
+    record = folder / "versions.json"
+    known: dict[str, str] = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     missing = [peer for peer in PEERS if peer.package not in known]
     if missing:
         reason = _create(folder)
-        for peer in missing:
-            known[peer.package] = (
-                Installed(peer.package, "", False, False, reason) if reason else _install(peer, folder)
-            )
-        record.write_text(json.dumps({name: asdict(item) for name, item in known.items()}, indent=1), encoding="utf-8")
+        known |= {peer.package: f"not installed: {reason}" if reason else _install(peer, folder) for peer in missing}
+        record.write_text(json.dumps(known, indent=1), encoding="utf-8")
     activate(folder)
     return known
 
@@ -147,27 +115,11 @@ def _create(folder: Path) -> str:
     return "" if code == 0 else "this Python has no pip"
 
 
-def _install(peer: Peer, folder: Path) -> Installed:
-    direct, output = _pip(folder, peer.package)
-    reason = "" if direct else reason_of(output)
-    done = direct
-    if not direct and peer.instead:
-        done = all(_pip(folder, *step)[0] for step in peer.instead)
-    version = _version(folder, peer.package)
-    if not done:
-        return Installed(peer.package, version, False, False, reason)
+def _install(peer: Peer, folder: Path) -> str:
+    for step in peer.steps:
+        if reason := pip(folder, "-c", str(folder / "constraints.txt"), *step):
+            return f"not installed: {reason}"
     code, output = command([str(python_of(folder)), "-c", f"import {peer.module}"])
-    return Installed(peer.package, version, direct, code == 0, reason if code == 0 else reason_of(output))
-
-
-def _pip(folder: Path, *arguments: str) -> tuple[bool, str]:
-    pip = [str(python_of(folder)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    code, output = command([*pip, "-c", str(folder / "constraints.txt"), *arguments])
-    with (folder / "pip.log").open("a", encoding="utf-8") as log:
-        log.write(f"$ pip install {' '.join(arguments)}\n{output}\n")
-    return code == 0, output
-
-
-def _version(folder: Path, package: str) -> str:
-    found = [item.version for item in metadata.distributions(name=package, path=[str(_site(folder))])]
-    return found[0] if found else ""
+    if code:
+        return f"does not import: {reason_of(output)}"
+    return next(item.version for item in metadata.distributions(name=peer.package, path=[str(_site(folder))]))

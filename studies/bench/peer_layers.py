@@ -96,7 +96,7 @@ class HardNet(nn.Module):
         super().__init__()
         directions: list[Array] = []
         sides: list[tuple[list[int], list[float]]] = []
-        for k, row in enumerate(cell.A):
+        for k, row in enumerate(cell.asked.g):
             length = float(np.linalg.norm(row))
             for known, (numbers, factors) in zip(directions, sides, strict=True):
                 along = float(known @ row) / length
@@ -111,7 +111,7 @@ class HardNet(nn.Module):
         if np.linalg.matrix_rank(A) < len(A):
             raise NotStatableError(f"{len(A)} rows for {A.shape[1]} outputs: A has no full row rank")
         self.sides = sides
-        for name, values in (("A", A), ("inverse", np.linalg.pinv(A)), ("S", cell.S), ("c", cell.c)):
+        for name, values in (("A", A), ("inverse", np.linalg.pinv(A)), ("S", cell.asked.s), ("c", cell.asked.h)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
 
     def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
@@ -130,10 +130,6 @@ class HardNet(nn.Module):
             moves.append(move)
         y: Tensor = f + torch.stack(moves, dim=1) @ self.get_buffer("inverse").T
         return y
-
-
-def _hardnet(cell: LinearCell, case: Case) -> nn.Module:
-    return HardNet(cell)
 
 
 # --- RAYEN
@@ -155,13 +151,14 @@ def _rayen(cell: LinearCell, case: Case) -> nn.Module:
     Rays start from an interior point; the one it finds itself may be far from all data, so it is given one that is
     80 % of the way to the mean of the nearest allowed targets.
     """
-    if cell.S.any():
+    g, s, h = cell.asked.g, cell.asked.s, cell.asked.h
+    if s.any():
         raise NotStatableError("the set must be the same for all inputs")
     constraints, modules = (importlib.import_module(f"rayen.{name}") for name in ("constraints", "constraint_module"))
-    m = cell.A.shape[1]
+    m = g.shape[1]
     far = _FAR * float(np.abs(case.task.y).max())
-    A = np.concatenate([cell.A, np.eye(m), -np.eye(m)])
-    c = np.concatenate([cell.c, np.full(2 * m, far)])[:, None]
+    A = np.concatenate([g, np.eye(m), -np.eye(m)])
+    c = np.concatenate([h, np.full(2 * m, far)])[:, None]
     with quietly():
         linear = constraints.LinearConstraint(A, c, None, None)
         own = constraints.ConvexConstraints(lc=linear).y0
@@ -194,11 +191,11 @@ class _LinearShield(nn.Module):
 
 
 def _linear_shield(cell: LinearCell, case: Case) -> nn.Module:
-    columns = [int(j) for j in np.flatnonzero(cell.S.any(axis=0))]
-    table = np.concatenate([cell.S[:, columns], cell.A], axis=1)
+    columns = [int(j) for j in np.flatnonzero(cell.asked.s.any(axis=0))]
+    table = np.concatenate([cell.asked.s[:, columns], cell.asked.g], axis=1)
     names = [f"y_{j}" for j in range(table.shape[1])]
     lines = [f"ordering {' '.join(names)}"]  # inputs come first: they are what the outputs are corrected to
-    for row, bound in zip(table, cell.c, strict=True):
+    for row, bound in zip(table, cell.asked.h, strict=True):
         terms = "".join(f"{-v:+.12f}{name}" for v, name in zip(row, names, strict=True) if v)
         lines.append(f"{terms} >= {-bound:.12f}")
     return _LinearShield(_shield(lines, len(names), "linear"), columns)
@@ -231,10 +228,8 @@ def _shield(lines: list[str], variables: int, kind: str) -> Any:
     with tempfile.TemporaryDirectory() as folder, quietly(), within(_BUILD):
         path = Path(folder) / "requirements.txt"
         path.write_text("\n".join(lines), encoding="utf-8")
-        return build(variables, str(path), requirements_type=kind, ordering_choice=_ORDER[kind])
-
-
-_ORDER = {"linear": "given", "propositional": "degree"}
+        order = {"linear": "given", "propositional": "degree"}[kind]
+        return build(variables, str(path), requirements_type=kind, ordering_choice=order)
 
 
 # --- cvxpylayers
@@ -247,13 +242,13 @@ class _Projection(nn.Module):
         super().__init__()
         cp = importlib.import_module("cvxpy")
         layer = importlib.import_module("cvxpylayers.torch").CvxpyLayer
-        k, m = cell.A.shape
+        k, m = cell.asked.g.shape
         y, wanted, bound = cp.Variable(m), cp.Parameter(m), cp.Parameter(k)
-        problem = cp.Problem(cp.Minimize(cp.sum_squares(y - wanted)), [cell.A @ y <= bound])
+        problem = cp.Problem(cp.Minimize(cp.sum_squares(y - wanted)), [cell.asked.g @ y <= bound])
         # In a tuple torch does not see it: its sparse buffers cannot be copied with the weights of the best epoch.
         self.hidden = (layer(problem, parameters=[wanted, bound], variables=[y]),)
-        self.register_buffer("S", torch.tensor(cell.S, dtype=torch.float32))
-        self.register_buffer("c", torch.tensor(cell.c, dtype=torch.float32))
+        self.register_buffer("S", torch.tensor(cell.asked.s, dtype=torch.float32))
+        self.register_buffer("c", torch.tensor(cell.asked.h, dtype=torch.float32))
 
     def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
         bound = self.get_buffer("c") - x @ self.get_buffer("S").T
@@ -262,17 +257,13 @@ class _Projection(nn.Module):
         return corrected
 
 
-def _projection(cell: LinearCell, case: Case) -> nn.Module:
-    return _Projection(cell)
-
-
 # --- all of them
 
 LAYERS: dict[str, Callable[[LinearCell, Case], nn.Module]] = {
-    "projection layer (cvxpylayers)": _projection,
+    "projection layer (cvxpylayers)": lambda cell, case: _Projection(cell),
     "RAYEN": _rayen,
     "PiShield": _linear_shield,
-    "HardNet-style": _hardnet,
+    "HardNet-style": lambda cell, case: HardNet(cell),
 }
 """Layers for linear requirements; PiShield has one for labels too."""
 

@@ -24,7 +24,8 @@ from studies.bench.peer_env import quietly
 from studies.bench.peer_layers import NotStatableError
 from studies.bench.peer_methods import METHODS, Trained, train_method
 from studies.bench.peer_tasks import Case, load_case
-from studies.harness import interleaved, keep_memory
+from studies.harness import asked, interleaved, keep_memory
+from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
 FloatArray = npt.NDArray[np.floating]
@@ -122,15 +123,15 @@ def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds
     keep_memory()
     spec = case.task.specification
     X = case.task.X_test.astype(np.float32)
-    asked = np.zeros(len(X), dtype=bool)
+    ruled = np.zeros(len(X), dtype=bool)
     for _, active in Judge(spec).active(X):
-        asked |= active
-    first = X[int(asked.argmax())]
+        ruled |= active
+    first = X[int(ruled.argmax())]
     costs: dict[str, dict[str, float]] = {name: {} for name in answers}
     for batch in BATCHES:
         rows = first[None] if batch == 1 else np.resize(X, (batch, X.shape[1]))
         x = torch.tensor(rows)
-        calls = {name: _call(answer, x) for name, answer in answers.items()}
+        calls = {name: asked(answer, x) for name, answer in answers.items()}
         slow = [name for name in calls if name.startswith(("postprocess", "projection"))]
         quick = {name: call for name, call in calls.items() if name not in slow}
         base = next(iter(quick))
@@ -143,14 +144,6 @@ def _costs(case: Case, answers: Mapping[str, Callable[[Tensor], Any]], *, rounds
             costs[name][f"microseconds_{batch}"] = seconds * 1e6
             costs[name][f"ratio_{batch}"] = seconds / times[base]
     return costs
-
-
-def _call(answer: Callable[[Tensor], Any], x: Tensor) -> Callable[[], None]:
-    def call() -> None:
-        with torch.inference_mode():
-            answer(x)
-
-    return call
 
 
 # --- ONNX
@@ -210,14 +203,12 @@ def _write_traced(module: nn.Module, path: Path, example: Tensor) -> None:
 
 def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
     """Return the answers (rows, m) of a file; safe networks have an input per column and named outputs."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [item.name for item in session.get_inputs()]
+    running = session(path)
+    names = [item.name for item in running.get_inputs()]
     if names != list(spec.columns):
-        found: npt.NDArray[Any] = session.run(None, {names[0]: X})[0]
+        found: npt.NDArray[Any] = running.run(None, {names[0]: X})[0]
         return found
-    parts = session.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
+    parts = running.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
     return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)
 
 

@@ -170,9 +170,11 @@ def _preset(case: Case, shared: Settings) -> Settings:
     paper = settings_of(benchmark, "paper", inputs=case.task.X.shape[1], outputs=case.task.y.shape[1])
     # The last epoch is kept, as in the paper: heads are nearly safe only, so the best epoch may be far from safe.
     options = replace(shared.options, keep="last")
-    # Bounds that move with the inputs where the rules do.
-    linear = paper.linear or case.kind == "input-dependent"
-    return replace(paper, backbone=shared.backbone, options=options, linear=linear)
+    moves = case.kind == "input-dependent"
+    assert paper.choices is not None
+    # Bounds that move with the inputs where the rules do, and a gate: no single g obeys the rules of doses for all x.
+    choices = replace(paper.choices, gate=paper.choices.gate or moves)
+    return replace(paper, backbone=shared.backbone, options=options, linear=paper.linear or moves, choices=choices)
 
 
 def _corrected(case: Case, options: TrainingOptions, seed: int) -> Trained:

@@ -15,49 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from smle.regions.search import find_cells
-from smle.rules import Clause, Row, Specification
-from studies.experiments import classification, data, synthetic
+from smle.rules import Literals, Row, Specification
+from studies.bench.table_tasks import example
+from studies.experiments.methods import Job, load_task
 from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array, Task
+from tests.support.sampling import half_spaces
 
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
 _CLASSIFICATION = ("CHD-49-0.3", "Flags-0.3", "Yeast-0.3")
 _STANDINS = ("Standin-0.3", "Standin-0.6")
 
-DOSES = """
-inputs:
-  glucose: [40, 400]
-  carbohydrates: [0, 150]
-  weight: [40, 150]
-  active insulin: [0, 7]
-outputs: [dose]
-rules:
-  - name: weight limit
-    then: dose <= 0.2 * weight - `active insulin`
-  - name: low glucose
-    when: glucose <= 80
-    then: dose <= 0.5
-  - name: never negative
-    then: dose >= 0
-  - name: high glucose is treated
-    when: glucose >= 300 and `active insulin` <= 1
-    then: dose >= 2
-"""
-"""The rules of examples/insulin_dosing.py, on the same kind of simulated patients."""
-
 
 @dataclass(frozen=True, eq=False)
 class LinearCell:
-    """Where some rules are active together, and what they ask: A y + S x <= c, shapes (k, m), (k, d), (k,).
+    """Where some rules are active together, and what they ask: literals g.y + s.x <= h.
 
     `rows`: the half-spaces that define the cell, none: everywhere.
     """
 
     rows: tuple[Row, ...]
-    A: Array
-    S: Array
-    c: Array
+    asked: Literals
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +59,7 @@ class FloatGate(nn.Module):
 
     def __init__(self, rows: tuple[Row, ...], inputs: int) -> None:
         super().__init__()
-        A, a = np.zeros((len(rows), inputs)), np.array([float(row.bound) for row in rows])
-        for k, row in enumerate(rows):
-            for column, value in row.coefficients:
-                A[k, column] = float(value)
+        A, a = half_spaces(rows, inputs)
         self.register_buffer("A", torch.tensor(A, dtype=torch.float32))
         self.register_buffer("a", torch.tensor(a, dtype=torch.float32))
 
@@ -107,12 +83,7 @@ def load_case(name: str) -> Case:
     if name in ("insulin", "quick"):
         task = _doses(1500 if name == "quick" else 4000)
         return _case("input-dependent", task, settings_of("synthetic", "best", inputs=4, outputs=1))
-    if name in _SYNTHETIC:
-        task = synthetic.load(name)
-    elif name in _STANDINS:
-        task = classification.load(name, data.standin_table(), standin=True)
-    else:
-        task = classification.load(name, data.label_table(name.rsplit("-", 1)[0]))
+    task = load_task(Job("synthetic" if name in _SYNTHETIC else "classification", name, "best", "main", 0))
     settings = settings_of(task.benchmark, "best", inputs=task.X.shape[1], outputs=task.y.shape[1])
     return _case(task.benchmark, task, settings)
 
@@ -125,15 +96,11 @@ def _case(kind: str, task: Task, settings: Settings) -> Case:
 
 
 def _doses(rows: int) -> Task:
-    """Simulate doses by a common formula, with the scatter of prescriptions; some break the rules."""
-    rng = np.random.default_rng(0)
-    count = rows + 1000
-    glucose, carbohydrates = rng.uniform(40, 400, count).round(), rng.uniform(0, 150, count).round()
-    weight, active = rng.uniform(40, 150, count).round(1), rng.exponential(1.5, count).clip(0, 7).round(1)
-    correction = (glucose - 110) * 0.55 * weight / 1700
-    dose = (correction + carbohydrates / 12 - active + rng.normal(0, 0.7, count)).clip(min=-1).round(2)
-    X, y = np.stack([glucose, carbohydrates, weight, active], axis=1), dose[:, None]
-    spec = Specification.from_yaml(DOSES)
+    """Return the rules and the simulated patients of examples/insulin_dosing.py; some doses break the rules."""
+    insulin = example("insulin_dosing")
+    spec = Specification.from_yaml(insulin.RULES)
+    table = insulin.patients(rows + 1000)
+    X, y = table[list(spec.columns)].to_numpy(), table[["dose"]].to_numpy()
 
     def unused(X: Array, outputs: Array) -> npt.NDArray[np.bool_]:
         raise NotImplementedError("Judged exactly, by tests.support.sampling.")
@@ -155,19 +122,7 @@ def _cells(spec: Specification) -> tuple[LinearCell, ...]:
         ]
         if clauses:
             rows = tuple(cells.rows[i] for region in gated for i in cells.regions[region])
-            found.append(_cell(rows, clauses, len(spec.columns), len(spec.targets)))
+            found.append(LinearCell(rows, Literals.of_clauses(clauses, len(spec.targets), len(spec.columns))))
     # Where more rules are active the cell comes first in `cells`; gates are tried from the general to the
     # special, so that the special one has the last word.
     return tuple(sorted(found, key=lambda cell: len(cell.rows)))
-
-
-def _cell(rows: tuple[Row, ...], clauses: list[Clause], d: int, m: int) -> LinearCell:
-    A, S, c = np.zeros((len(clauses), m)), np.zeros((len(clauses), d)), np.zeros(len(clauses))
-    for k, clause in enumerate(clauses):
-        (literal,) = clause.literals
-        for column, value in literal.outputs:
-            A[k, column] = float(value)
-        for column, value in literal.inputs:
-            S[k, column] = float(value)
-        c[k] = float(literal.bound)
-    return LinearCell(rows, A, S, c)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from studies.bench.peer_env import PEERS, Installed, prepare
+from studies.bench.peer_env import PEERS, prepare
 from studies.bench.peer_measure import BATCHES, PeerJob, solve
 from studies.bench.peer_methods import GUARANTEES, METHODS
 from studies.bench.peer_tasks import task_names
 from studies.experiments.runner import Results, solve_all
-from studies.harness import BenchResult, Table
+from studies.harness import BenchResult, Table, mean_interval
 
 Rows = list[dict[str, Any]]
 
@@ -53,7 +52,7 @@ def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) ->
     return _result(solve_all(wanted, solve, folder, n_jobs=jobs), installed, quick=False)
 
 
-def _result(results: Results, installed: dict[str, Installed], *, quick: bool) -> BenchResult:
+def _result(results: Results, installed: dict[str, str], *, quick: bool) -> BenchResult:
     rows = results.rows
     kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
     tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
@@ -67,15 +66,6 @@ def _result(results: Results, installed: dict[str, Installed], *, quick: bool) -
 
 def _done(rows: Iterable[dict[str, Any]], method: str) -> Rows:
     return [row for row in rows if row["method"] == method and row["status"] == "done"]
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half the width of its 95 % interval (Student's t); NaN for a single value."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, float("nan")
-    quantile = float(stats.t.ppf(0.975, len(values) - 1))
-    return mean, quantile * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
 
 
 def _by_seed(rows: Rows, field: str) -> dict[int, float]:
@@ -104,7 +94,7 @@ def _better(rows: Rows, every: Rows) -> str:
         return ""
     found = []
     gains = [{"seed": a["seed"], "gain": a["score"] - b["score"]} for a, b in pairs]
-    mean, half = _spread(list(_by_seed(gains, "gain").values()))
+    mean, half = mean_interval(list(_by_seed(gains, "gain").values()))
     if mean > (half if np.isfinite(half) else 0.0):
         found.append(f"accuracy (+{mean:.3f})")
     mine = [b for _, b in pairs]
@@ -149,21 +139,16 @@ def _summary(kind: str, rows: Rows) -> Table:
 def _line(method: str, every: Rows, tasks: int) -> tuple[object, ...]:
     rows = _done(every, method)
     if not rows:
-        reason = next(row["status"] for row in every if row["method"] == method)
-        return (method, reason, f"0 of {tasks}", *[""] * 4, GUARANTEES[method], *[""] * 6)
-    mean, half = _spread(list(_by_seed(rows, "score").values()))
-    accuracy = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
-    shares = [f"{float(np.mean([row[f'violations_{where}'] for row in rows])):.2%}" for where in ("test", "border")]
+        return (method, _reason(every, method), f"0 of {tasks}", *[""] * 4, GUARANTEES[method], *[""] * 6)
     ratios = [_ratio(rows, batch) for batch in BATCHES]
     stated = {row["task"] for row in rows}
     ours = [row["score"] for row in _done(every, _OURS) if row["task"] in stated]
     return (
         f"**{method}**" if method == _OURS else method,
-        accuracy,
+        _score(list(_by_seed(rows, "score").values())),
         f"{len(stated)} of {tasks}",
         f"{float(np.mean(ours)):.4f}" if ours else "",
-        *shares,
-        max(row["worst"] for row in rows),
+        *_violations(rows),
         GUARANTEES[method],
         f"{_training(rows, every):.2f}x",
         *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios),
@@ -172,21 +157,28 @@ def _line(method: str, every: Rows, tasks: int) -> tuple[object, ...]:
     )
 
 
+def _reason(rows: Rows, method: str) -> str:
+    return next(str(row["status"]) for row in rows if row["method"] == method)
+
+
+def _score(scores: Sequence[float]) -> str:
+    mean, half = mean_interval(scores)
+    return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
+
+
+def _violations(rows: Rows) -> tuple[object, ...]:
+    """Return the shares of test and border points that violate, and by how much at most."""
+    shares = (f"{float(np.mean([row[f'violations_{where}'] for row in rows])):.2%}" for where in ("test", "border"))
+    return (*shares, max(row["worst"] for row in rows))
+
+
 def _by_task(rows: Rows) -> Table:
-    names = sorted({row["task"] for row in rows})
     lines: list[tuple[object, ...]] = []
-    for task in names:
+    for task, method in sorted({(row["task"], row["method"]): None for row in rows}, key=lambda pair: pair[0]):
         part = [row for row in rows if row["task"] == task]
-        for method in dict.fromkeys(row["method"] for row in part):
-            found = _done(part, method)
-            if not found:
-                status = next(row["status"] for row in part if row["method"] == method)
-                lines.append((task, method, status, "", "", ""))
-                continue
-            mean, half = _spread([row["score"] for row in found])
-            score = f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
-            shares = [f"{float(np.mean([row[f'violations_{w}'] for row in found])):.2%}" for w in ("test", "border")]
-            lines.append((task, method, score, *shares, max(row["worst"] for row in found)))
+        found = _done(part, method)
+        score = _score([row["score"] for row in found]) if found else _reason(part, method)
+        lines.append((task, method, score, *(_violations(found) if found else [""] * 3)))
     return Table(
         "Task by task",
         ("task", "method", "R2 or accuracy", "test points that violate", "border points that violate", "worst"),
@@ -196,21 +188,17 @@ def _by_task(rows: Rows) -> Table:
     )
 
 
-def _installs(installed: dict[str, Installed]) -> Table:
-    lines = []
-    for peer in PEERS:
-        found = installed.get(peer.package)
-        version, story = (found.version, found.story) if found else ("", "quick runs install nothing")
-        lines.append((peer.package, version, story))
+def _installs(installed: dict[str, str]) -> Table:
+    lines = [(peer.package, installed.get(peer.package, "quick runs install nothing")) for peer in PEERS]
     lines += [
-        ("HardNet-style", "", "written here from the published formula"),
-        ("smle, preprocess, postprocess", "", "not released yet: from its repository"),
+        ("HardNet-style", "written here from the published formula"),
+        ("smle, preprocess, postprocess", "not released yet: from its repository"),
     ]
     return Table(
-        "Does it install from PyPI?",
-        ("package", "version", "`pip install`"),
+        "Packages",
+        ("package", "version"),
         tuple(lines),
-        "Into an environment of the bench's own that sees this Python's torch; nothing is added to smle's.",
+        "From PyPI, into an environment of the bench's own that sees this Python's torch; nothing is added to smle's.",
     )
 
 

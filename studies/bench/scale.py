@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from smle.heads.box.network.assurance import certify, verify
 from smle.heads.box.network.box_network import BoxNetwork
-from studies.bench.scale_million import measure
+from studies.bench.scale_million import million
 from studies.bench.scale_subjects import AXES, Axis, Subject
-from studies.harness import Table, bench
+from studies.harness import Table, bench, interleaved
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
-_ROUNDS, _BUDGET = 15, 4.0
-"""Rounds at most, and CPU seconds after which an operation at one size has had its share."""
+_ROUNDS, _BUDGET = 5, 10.0
+"""Rounds at most, and seconds after which the sizes of one operation have had their share."""
 _FITTED = 4
 """An exponent is fitted to so many of the largest sizes: below them what does not grow with the size dominates."""
 
@@ -27,82 +28,52 @@ _FITTED = 4
 @bench("Scale")
 def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and one round."""
-    million = _million(quick, passed)  # first: the peak memory of the process is then its own
-    curves = _curves(quick)
-    return (*million, _exponents(curves), *(curve.table() for curve in curves))
+    whole = million(quick, passed)  # first: the peak memory of the process is then its own
+    curves = [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
+    return (*whole, _exponents(curves), *(curve.table() for curve in curves))
 
 
 # --- cost curves
 
 
 @dataclass(frozen=True)
-class Fit:
-    """cost ~ size^exponent, with the standard error of the exponent."""
-
-    exponent: float
-    error: float
-
-    def __str__(self) -> str:
-        return f"{self.exponent:.2f} ± {self.error:.2f}"
-
-
-def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> Fit:
-    """Fit a line to log cost over log size.
-
-    Raises:
-        ValueError: If there are fewer than three sizes.
-    """
-    if len(sizes) < 3:
-        raise ValueError(f"Expected at least three sizes. Got {len(sizes)}.")
-    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(costs, dtype=float))
-    spread = float(((x - x.mean()) ** 2).sum())
-    slope = float((x - x.mean()) @ (y - y.mean())) / spread
-    residual = y - y.mean() - slope * (x - x.mean())
-    return Fit(slope, float(np.sqrt(residual @ residual / (len(x) - 2) / spread)))
-
-
-@dataclass(frozen=True)
 class _Curve:
     """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
 
-    axis: str
-    setting: str
+    axis: Axis
     sizes: tuple[int, ...]
-    seconds: dict[str, tuple[float, ...]]
+    seconds: dict[str, list[float]]
     bytes: tuple[int, ...]
 
     def table(self) -> Table:
-        columns = (self.axis, *(f"{name} (ms)" for name in _OPERATIONS), "certificate (kB)")
+        columns = (self.axis.name, *(f"{name} (ms)" for name in _OPERATIONS), "certificate (kB)")
         rows = tuple(
             (size, *(self.seconds[name][i] * 1e3 for name in _OPERATIONS), self.bytes[i] / 1e3)
             for i, size in enumerate(self.sizes)
         )
-        return Table(f"Cost against {self.axis}", columns, rows, self.setting)
+        return Table(f"Cost against {self.axis.name}", columns, rows, self.axis.setting)
 
-    def fit(self, operation: str) -> Fit:
-        return fit_exponent(self.sizes[-_FITTED:], self.seconds[operation][-_FITTED:])
-
-
-def _curves(quick: bool) -> list[_Curve]:
-    return [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
+    def fit(self, operation: str) -> str:
+        """Return the exponent of cost ~ size^exponent, with its standard error."""
+        sizes, seconds = (np.log(values[-_FITTED:]) for values in (self.sizes, self.seconds[operation]))
+        line = stats.linregress(sizes, seconds)
+        return f"{line.slope:.2f} ± {line.stderr:.2f}"
 
 
 def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
     """Measure all sizes in turns, so that a busy machine slows them all."""
     prepared = [_operations(axis.subject(size)) for size in sizes]
-    taken: list[dict[str, list[float]]] = [{name: [] for name in _OPERATIONS} for _ in sizes]
-    for turn in range(rounds):
-        for (operations, _), record in zip(prepared, taken, strict=True):
-            for name, call in operations.items():
-                if turn < 2 or sum(record[name]) < _BUDGET:
-                    record[name].append(_cpu_seconds(call))
-    # The least of all rounds: what else the machine does only ever adds.
-    seconds = {name: tuple(min(record[name]) for record in taken) for name in _OPERATIONS}
-    return _Curve(axis.name, axis.setting, sizes, seconds, tuple(size for _, size in prepared))
+    seconds: dict[str, list[float]] = {}
+    for name in _OPERATIONS:
+        calls = {str(size): operations[name] for size, (operations, _) in zip(sizes, prepared, strict=True)}
+        times = interleaved(calls, rounds=rounds, budget=_BUDGET, clock=time.process_time)
+        # The least of all rounds: what else the machine does only ever adds.
+        seconds[name] = [max(min(times[size].seconds), 1e-7) for size in calls]
+    return _Curve(axis, sizes, seconds, tuple(size for _, size in prepared))
 
 
 def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
-    """Return what is measured for a subject, each called once already, and the size of its certificate."""
+    """Return what is measured for a subject, and the size of its certificate."""
     trained, frozen = subject.network(), subject.network()
     frozen.eval()
     certificate = certify(frozen)
@@ -127,62 +98,17 @@ def _training_step(network: BoxNetwork, subject: Subject) -> Callable[[], None]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    step()  # states of the optimizer, constants of the heads
     return step
-
-
-def _cpu_seconds(call: Callable[[], object]) -> float:
-    before = time.process_time()
-    call()
-    return max(time.process_time() - before, 1e-7)
 
 
 def _exponents(curves: Sequence[_Curve]) -> Table:
     return Table(
         "Cost curves: fitted exponents",
         ("size of", "from", "to", *_OPERATIONS),
-        tuple((c.axis, c.sizes[0], c.sizes[-1], *(str(c.fit(name)) for name in _OPERATIONS)) for c in curves),
+        tuple((c.axis.name, c.sizes[0], c.sizes[-1], *(c.fit(name) for name in _OPERATIONS)) for c in curves),
         f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
         "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
-        "of up to 15 rounds over all sizes. 'Setup' finds cells and centers and builds the network; the training "
-        f"step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
+        f"of up to {_ROUNDS} rounds over all sizes. 'Setup' finds cells and centers and builds the network; the "
+        f"training step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
         "it hands anything out, checks; the exact check is `Certificate.check()`.",
     )
-
-
-# --- a million exclusions
-
-
-def _million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
-    found = measure("quick" if quick else "full")
-    pairs = int(found["pairs"])
-    stages = ("rules", "certificate", "training", "exact check")
-    told = {
-        "rules": "from an array of pairs",
-        "training": f"{int(found['steps'])} steps of {int(found['batch'])} rows, {int(found['epochs'])} epochs",
-        "certificate": f"SafeNetwork(...); {found['certificate_bytes'] / 1e6:.1f} MB; exact check included",
-        "exact check": "Certificate.check(), integers only",
-    }
-    rows = tuple((name, found[f"{name} s"], found[f"{name} cpu"], found[f"{name} gb"], told[name]) for name in stages)
-    passed[f"{pairs:,} exclusions certified, trained and checked within 4 GB"] = found["exact check gb"] < 4
-    passed[f"{pairs:,} exclusions checked exactly in under 5 minutes of CPU time"] = found["exact check cpu"] < 300
-    passed["no new row gets labels that exclude each other"] = found["safe broken"] == 0
-    way = Table(
-        f"{pairs:,} exclusions over {int(found['labels']):,} labels, embedding {int(found['embedding'])}",
-        ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
-        rows,
-        "One process and one thread from the rules to the check.",
-    )
-    plain = found["plain step"]
-    baseline = Table(
-        "The same training without rules",
-        ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
-        tuple(
-            (kind, found[f"{kind} step"], found[f"{kind} step"] / plain, found[f"{kind} f1"], found[f"{kind} broken"])
-            for kind in ("plain", "safe")
-        ),
-        "Generated rows: each label has a prototype and a partner that it does not exclude. Equal backbone, data, "
-        "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
-        "training came, not how far it could come.",
-    )
-    return way, baseline

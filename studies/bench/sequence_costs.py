@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from smle.nn import SafeNetwork
 from smle.rules import Specification
 from studies.attacks.shapes import GRAPHS, SEQUENCES, Attention, Given, Messages, edges_of
-from studies.harness import Table, interleaved
+from studies.harness import Table, asked, interleaved
 
 Call = Callable[[], Any]
 
 
-def ratios_of(contenders: Mapping[str, Call], quick: bool, *, budget: float = 3.0) -> tuple[dict[str, float], float]:
+def ratios_of(contenders: Mapping[str, Call], quick: bool, *, budget: float = 1.0) -> tuple[dict[str, float], float]:
     """Return what each takes beside the first, and the seconds of the first."""
     for call in contenders.values():
         call()  # programs are printed when they are first asked
@@ -27,16 +27,6 @@ def ratios_of(contenders: Mapping[str, Call], quick: bool, *, budget: float = 3.
     least = {name: min(timing.seconds) for name, timing in times.items()}
     base, *others = least
     return {name: least[name] / least[base] for name in others}, least[base]
-
-
-def quietly(network: Callable[..., Any], x: Tensor) -> Call:
-    """Return a call of a network on rows, in inference mode."""
-
-    def call() -> None:
-        with torch.inference_mode():
-            network(x)
-
-    return call
 
 
 def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
@@ -51,8 +41,8 @@ def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
         network: Any = _fitted(text, module, rng, 5 if quick else 150)
         for count in (1_000, 10_000) if quick else (1_000, 3_000, 10_000, 100_000):
             x, given, _ = _drawn(text, count, rng)
-            asked = {"plain": partial(_plain, network, given), "safe": partial(network, **given)}
-            found, seconds = ratios_of({name: quietly(one, x) for name, one in asked.items()}, quick, budget=60.0)
+            contenders = {"plain": partial(_plain, network, given), "safe": partial(network, **given)}
+            found, seconds = ratios_of({name: asked(one, x) for name, one in contenders.items()}, quick, budget=15.0)
             moved = network.counts["moved"] / network.counts["rows"]
             rows.append((title, x.shape[:-1].numel(), f"{moved:.1%}", seconds * 1e3, found["safe"]))
             network.counts.update(dict.fromkeys(network.counts, 0))

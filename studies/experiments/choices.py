@@ -6,30 +6,8 @@ docs/reproduction.md has the table: each choice in the text, in the published co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from types import MappingProxyType
-
-OPTIONS: Mapping[str, tuple[object, ...]] = MappingProxyType(
-    {
-        "gate": (False, True),
-        "linear_bounds": ("free", "ordered"),
-        "constant_bounds": ("trained", "fixed"),
-        "clip_gradient": ("plain", "returning"),
-        "first_phase": ("none", "plain", "handed on"),
-        "keep": ("last", "best"),
-        "keep_memory": (False, True),
-        "anchored": (False, True),
-        "queue": ("counterexamples", "all"),
-        "pairs": ("best", "sum"),
-        "tolerance": ("scaled", "threshold", "flat"),
-        "r2": ("pooled", "averaged"),
-        "lstm_layers": (1, 2),
-        "after_steps": ("projection", "adversarial", "attacks"),
-        "cost": ("squared", "absolute"),
-    }
-)
-"""The values of every choice; the first is the text's."""
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,28 +42,31 @@ class PaperChoices:
     The last two are the paper's own suggestions for cheaper training.
     """
 
-    gate: bool = False
-    linear_bounds: str = "free"
-    constant_bounds: str = "trained"
-    clip_gradient: str = "plain"
-    first_phase: str = "none"
-    keep: str = "last"
-    keep_memory: bool = False
-    anchored: bool = False
-    queue: str = "counterexamples"
-    pairs: str = "best"
-    tolerance: str = "scaled"
-    r2: str = "pooled"
-    lstm_layers: int = 1
-    after_steps: str = "projection"
-    cost: str = "squared"
+    gate: Literal[False, True] = False
+    linear_bounds: Literal["free", "ordered"] = "free"
+    constant_bounds: Literal["trained", "fixed"] = "trained"
+    clip_gradient: Literal["plain", "returning"] = "plain"
+    first_phase: Literal["none", "plain", "handed on"] = "none"
+    keep: Literal["last", "best"] = "last"
+    keep_memory: Literal[False, True] = False
+    anchored: Literal[False, True] = False
+    queue: Literal["counterexamples", "all"] = "counterexamples"
+    pairs: Literal["best", "sum"] = "best"
+    tolerance: Literal["scaled", "threshold", "flat"] = "scaled"
+    r2: Literal["pooled", "averaged"] = "pooled"
+    lstm_layers: Literal[1, 2] = 1
+    after_steps: Literal["projection", "adversarial", "attacks"] = "projection"
+    cost: Literal["squared", "absolute"] = "squared"
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value not in OPTIONS[item.name]:
-                known = ", ".join(map(repr, OPTIONS[item.name]))
-                raise ValueError(f"Expected {item.name} to be one of {known}. Got {value!r}.")
+        for name, options in OPTIONS.items():
+            if getattr(self, name) not in options:
+                known = ", ".join(map(repr, options))
+                raise ValueError(f"Expected {name} to be one of {known}. Got {getattr(self, name)!r}.")
+
+
+OPTIONS: dict[str, tuple[object, ...]] = {name: get_args(kind) for name, kind in get_type_hints(PaperChoices).items()}
+"""The values of every choice; the first is the text's."""
 
 
 def choices_of(preset: str, benchmark: str) -> PaperChoices:
@@ -98,8 +79,7 @@ def choices_of(preset: str, benchmark: str) -> PaperChoices:
         return PaperChoices()
     if preset != "published":
         raise ValueError(f"Expected 'paper' or 'published'. Got {preset!r}.")
-    first = "handed on" if benchmark == "synthetic" else "plain"
     return PaperChoices(
-        gate=True, constant_bounds="fixed", first_phase=first, keep_memory=True, queue="all", pairs="sum",
-        tolerance="threshold", r2="averaged", lstm_layers=2,
+        gate=True, constant_bounds="fixed", first_phase="handed on" if benchmark == "synthetic" else "plain",
+        keep_memory=True, queue="all", pairs="sum", tolerance="threshold", r2="averaged", lstm_layers=2,
     )  # fmt: skip

@@ -37,7 +37,7 @@ def task_keys() -> list[str]:
     return [f"{name}-{quantile}" for name in DATA_SETS for quantile in QUANTILES]
 
 
-def load(key: str, table: LabelTable, *, standin: bool = False) -> Task:
+def load(key: str, table: LabelTable) -> Task:
     """Return a task by its key, for example `Yeast-0.3`, from its data set."""
     quantile = key.rsplit("-", 1)[1]
     pairs = forbidden_pairs_from_data(table.y, float(quantile))
@@ -51,7 +51,7 @@ def load(key: str, table: LabelTable, *, standin: bool = False) -> Task:
         labels=[f"label{j}" for j in range(y.shape[1])],
         rules=[rule("never together", then=mutually_exclusive(pairs))],
     )
-    return Task("classification", key, quantile, spec, X, y, X_test, y_test, partial(_broken, pairs), standin=standin)
+    return Task("classification", key, quantile, spec, X, y, X_test, y_test, partial(_broken, pairs))
 
 
 def _broken(pairs: npt.NDArray[np.int32], X: Array, outputs: Array) -> Flags:

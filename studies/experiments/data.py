@@ -12,7 +12,6 @@ import http.client
 import io
 import os
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from smle.errors import DataError
+from smle.files import replacing
 from studies.experiments.classification import DATA_SETS, LabelTable, read_arff
 from studies.experiments.forecasting import FILE, SERIES, read_series
 from studies.experiments.tasks import Array
@@ -33,7 +33,7 @@ _UCO = "http://www.uco.es/grupos/kdis/MLLResources/ucobigfiles/Datasets/Full"
 _PAPER = "https://raw.githubusercontent.com/Francobaldi/SMLE_AAAI2025/main/benchmarks/classification/data"
 
 
-# --- downloads that are whole or not there at all
+# --- downloads
 
 _TIMEOUT = 60.0  # seconds without an answer
 _LARGEST = 64 << 20  # bytes of a label table
@@ -60,20 +60,6 @@ def read_url(url: str) -> Iterator[bytes]:
         raise DataError(f"{error}.") from None
     if length is not None and received != int(length):
         raise DataError(f"the connection ended after {received} of {length} bytes.")
-
-
-def write_whole(path: Path, content: bytes, *, check: Callable[[Path], None]) -> None:
-    """Write a file at once, after a check: a reader, or a second writer, never sees half of it or a wrong one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        check(Path(name))
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def fetch_arff(url: str) -> bytes:
@@ -308,7 +294,9 @@ def _download(source: Source, path: Path, urls: tuple[str, ...]) -> None:
     failures = []
     for url in urls:
         try:
-            write_whole(path, source.fetch(url), check=source.check)
+            with replacing(path) as (fresh,):  # a reader, or a second writer, never sees half of it or a wrong one
+                fresh.write_bytes(source.fetch(url))
+                source.check(fresh)
             return
         except DataError as error:
             failures.append(f"{url}: {error}")
@@ -321,7 +309,6 @@ def _download(source: Source, path: Path, urls: tuple[str, ...]) -> None:
 # --- small generated data that stand in for the real ones, so that everything can be tried without any download
 
 STANDIN_SERIES = ("S1", "S2")
-STANDIN_TABLES = ("Standin",)
 
 _LENGTH, _ROWS, _FEATURES, _LABELS = 400, 240, 10, 6
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smle.errors import MissingDependencyError
-from studies.experiments.published import SCORES, SLOWDOWN, VIOLATIONS, Quartiles
+from studies.experiments.published import SCORES, SLOWDOWN, VIOLATIONS
 from studies.experiments.tables import METHODS, Published, Row, beside, groups_of, quartiles, slowdowns, values
 
 if TYPE_CHECKING:
@@ -33,18 +33,10 @@ def draw_scores(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    figure = blank(8.6, 4.2)
-    axes = figure.subplots()
-    groups = groups_of(rows, benchmark)
-
-    def numbers(name: str, group: str) -> list[float]:
-        return values(rows, "score", method=name, group=group)
-
     published = beside(SCORES, rows, benchmark)
-    _boxes(axes, METHODS, groups, numbers, published)
-    _cut(axes, METHODS, groups, numbers, published)
+    figure, axes, numbers = _panel(rows, benchmark, "score", METHODS, published, title)
+    _cut(axes, METHODS, groups_of(rows, benchmark), numbers, published)
     axes.set_ylabel("average class accuracy (test)" if benchmark == "classification" else "$R^2$ (test)")
-    _finish(figure, axes, benchmark, title, METHODS, marks=bool(published))
     return figure
 
 
@@ -54,21 +46,32 @@ def draw_violations(rows: Sequence[Row], benchmark: str, *, title: str) -> Figur
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    figure = blank(8.6, 3.8)
+    published = beside(VIOLATIONS, rows, benchmark)
+    figure, axes, _ = _panel(rows, benchmark, "violations", METHODS[1:], published, title)
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylabel("violating test examples")
+    axes.set_ylim(bottom=min(-0.02 * axes.get_ylim()[1], -0.0005))
+    return figure
+
+
+def _panel(
+    rows: Sequence[Row], benchmark: str, field: str, names: Sequence[str], published: Published, title: str
+) -> tuple[Figure, Axes, Numbers]:
+    """Return a figure of one panel with a box per property and method, and the numbers behind the boxes."""
+    figure = blank(8.6, 4.0)
     axes = figure.subplots()
 
     def numbers(name: str, group: str) -> list[float]:
-        return [100 * value for value in values(rows, "violations", method=name, group=group)]
+        return values(rows, field, method=name, group=group)
 
-    published = {
-        name: {group: Quartiles(*(100 * value for value in triple)) for group, triple in table.items()}
-        for name, table in beside(VIOLATIONS, rows, benchmark).items()
-    }
-    _boxes(axes, METHODS[1:], groups_of(rows, benchmark), numbers, published)
-    axes.set_ylabel("violating test examples (%)")
-    axes.set_ylim(bottom=min(-0.02 * axes.get_ylim()[1], -0.05))
-    _finish(figure, axes, benchmark, title, METHODS[1:], marks=bool(published))
-    return figure
+    _boxes(axes, names, groups_of(rows, benchmark), numbers, published)
+    axes.set_xlabel(_XLABEL[benchmark])
+    axes.set_title(title, fontsize=11)
+    axes.grid(visible=True, axis="y", alpha=0.25)
+    _legend(figure, names, marks=bool(published))
+    return figure, axes, numbers
 
 
 def draw_inference(rows: Sequence[Row], benchmark: str, *, title: str) -> Figure:
@@ -213,13 +216,6 @@ def _cut(axes: Axes, names: Sequence[str], groups: Sequence[str], numbers: Numbe
                           color=_COLORS[name], markeredgecolor="#333333", markeredgewidth=0.5)  # fmt: skip
                 text = f"{below[0]:.2f}" + (f" (+{len(below) - 1})" if len(below) > 1 else "")
                 axes.annotate(text, (place + offset, bottom + 0.035 * (top - bottom)), ha="center", fontsize=6.5)
-
-
-def _finish(figure: Figure, axes: Axes, benchmark: str, title: str, names: Sequence[str], *, marks: bool) -> None:
-    axes.set_xlabel(_XLABEL[benchmark])
-    axes.set_title(title, fontsize=11)
-    axes.grid(visible=True, axis="y", alpha=0.25)
-    _legend(figure, names, marks=marks)
 
 
 def _legend(figure: Figure, names: Sequence[str], *, marks: bool) -> None:

@@ -91,7 +91,7 @@ def windows(values: Array, *, differenced: bool = True) -> Windows:
     return Windows(moved[:, :INPUTS], moved[:, INPUTS:], last)
 
 
-def load(key: str, series: Mapping[str, Array], *, differenced: bool = True, standin: bool = False) -> Task:
+def load(key: str, series: Mapping[str, Array], *, differenced: bool = True) -> Task:
     """Return a task by its key, for example `Hourly-H174-0.95`; its windows are differenced unless asked otherwise.
 
     Raises:
@@ -116,7 +116,7 @@ def load(key: str, series: Mapping[str, Array], *, differenced: bool = True, sta
     )
     return Task(
         "forecasting", key, quantile, spec, train.X, train.y, test.X, test.y, partial(_broken, delta),
-        last_test=test.last, standin=standin,
+        last_test=test.last,
     )  # fmt: skip
 
 

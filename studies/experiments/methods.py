@@ -23,7 +23,7 @@ from smle.training.options import History
 from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.networks import Settings, State, train_plain, train_safe
 from studies.experiments.paper_network import PaperNetwork
-from studies.experiments.presets import BENCHMARKS, settings_of, vary
+from studies.experiments.presets import settings_of, vary
 from studies.experiments.selection import trained_order
 from studies.experiments.tasks import Array, Task
 
@@ -57,50 +57,31 @@ class Job:
         return "_".join(parts)
 
 
-def jobs(
-    benchmarks: Sequence[str],
-    *,
-    preset: str,
-    seeds: Sequence[int],
-    study: str = "main",
-    quick: bool = False,
-    data_dir: str | None = None,
-    task: str | None = None,
-) -> list[Job]:
-    """Return the jobs of a run, of one task if it is named; `quick` takes few tasks.
+def task_keys(benchmark: str, *, quick: bool = False) -> list[str]:
+    """Return the names of a benchmark's tasks; `quick`: a few, with generated data if they are not its own."""
+    if benchmark == "synthetic":
+        return ["n2-easy-P1", "n2-medium-P3", "n2-hard-P5"] if quick else [item.key for item in synthetic.properties()]
+    if not quick:
+        return forecasting.task_keys() if benchmark == "forecasting" else classification.task_keys()
+    if benchmark == "forecasting":
+        return [f"Standin-{name}-{quantile}" for name in data.STANDIN_SERIES for quantile in forecasting.QUANTILES]
+    return [f"Standin-{quantile}" for quantile in classification.QUANTILES]
 
-    Raises:
-        ValueError: If a benchmark is unknown.
-    """
-    found = []
-    for benchmark in benchmarks:
-        if benchmark not in BENCHMARKS:
-            raise ValueError(f"Expected benchmarks among {', '.join(BENCHMARKS)}. Got '{benchmark}'.")
-        keys = _quick_keys(benchmark) if quick else _keys(benchmark)
-        keys = [key for key in keys if task in (None, key)]
-        made = [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
-        found += sorted(made, key=_turn) if benchmark == "synthetic" and preset == "published" else made
-    return found
+
+def jobs(
+    benchmark: str, *, preset: str, seeds: Sequence[int], study: str = "main", quick: bool = False,
+    data_dir: str | None = None,
+) -> list[Job]:  # fmt: skip
+    """Return the jobs of a benchmark under a preset; `quick` takes few tasks."""
+    keys = task_keys(benchmark, quick=quick)
+    made = [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
+    return sorted(made, key=_turn) if benchmark == "synthetic" and preset == "published" else made
 
 
 def _turn(job: Job) -> tuple[int, str, int]:
     """Return what sorts jobs that hand a backbone on in the order of their training."""
     n, task, name = job.task.split("-")
     return job.seed, f"{n}-{task}", trained_order(int(n[1:]), task).index(int(name[1:]))
-
-
-def _keys(benchmark: str) -> list[str]:
-    if benchmark == "synthetic":
-        return [item.key for item in synthetic.properties()]
-    return forecasting.task_keys() if benchmark == "forecasting" else classification.task_keys()
-
-
-def _quick_keys(benchmark: str) -> list[str]:
-    if benchmark == "synthetic":
-        return ["n2-easy-P1", "n2-medium-P3", "n2-hard-P5"]
-    if benchmark == "forecasting":
-        return [f"Standin-{name}-{quantile}" for name in data.STANDIN_SERIES for quantile in forecasting.QUANTILES]
-    return [f"{name}-{quantile}" for name in data.STANDIN_TABLES for quantile in classification.QUANTILES]
 
 
 def load_task(job: Job) -> Task:
@@ -111,13 +92,11 @@ def load_task(job: Job) -> Task:
     """
     if job.benchmark == "synthetic":
         return synthetic.load(job.task)
+    made = job.task.startswith("Standin")
     if job.benchmark == "forecasting":
-        if job.quick:
-            return forecasting.load(job.task, data.standin_series(), standin=True)
-        return forecasting.load(job.task, data.series(job.data_dir))
-    if job.quick:
-        return classification.load(job.task, data.standin_table(), standin=True)
-    return classification.load(job.task, data.label_table(job.task.rsplit("-", 1)[0], job.data_dir))
+        return forecasting.load(job.task, data.standin_series() if made else data.series(job.data_dir))
+    name = job.task.rsplit("-", 1)[0]
+    return classification.load(job.task, data.standin_table() if made else data.label_table(name, job.data_dir))
 
 
 # --- solving

@@ -98,7 +98,11 @@ def make_jobs(
     Raises:
         ValueError: If something is asked for that does not exist.
     """
-    for name, value, known in (*(("preset", preset, PRESETS) for preset in presets), ("study", study, STUDIES)):
+    for name, value, known in (
+        *(("benchmark", benchmark, BENCHMARKS) for benchmark in benchmarks),
+        *(("preset", preset, PRESETS) for preset in presets),
+        ("study", study, STUDIES),
+    ):
         if value not in known:
             raise ValueError(f"Expected a {name} among {', '.join(known)}. Got '{value}'.")
     if seeds < 1:
@@ -109,11 +113,12 @@ def make_jobs(
         if study != "main" and preset != "best":  # the ablation is about the paper's network
             studies += dict.fromkeys(ABLATIONS.get(benchmark, {}).values())
         for name in studies:
-            found += methods.jobs(
-                [benchmark], preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir, task=task
+            made = methods.jobs(
+                benchmark, preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir
             )
+            found += [job for job in made if task in (None, job.task)]
     if not found and task is not None:
-        names = [job.task for job in methods.jobs(benchmarks, preset="best", seeds=[0], quick=quick)]
+        names = [key for benchmark in benchmarks for key in methods.task_keys(benchmark, quick=quick)]
         near = get_close_matches(task, names, n=3, cutoff=0.3) or names[:3]
         raise ValueError(f"There is no task '{task}' of {', '.join(benchmarks)}. Near: {', '.join(near)}.")
     if not found:
@@ -158,9 +163,7 @@ def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[li
     A seed that is not complete is left out where another one of the same preset and study is.
     """
     counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
-    full = {
-        key: len(methods.jobs([benchmark], preset=key[0], seeds=[key[2]], study=key[1], quick=quick)) for key in counts
-    }
+    full = {key: len(methods.task_keys(benchmark, quick=quick)) for key in counts}
     complete = {key[:2] for key, count in counts.items() if count == full[key]}
     notes, left = [], set()
     for key in sorted(key for key, count in counts.items() if count < full[key]):

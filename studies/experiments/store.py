@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import smle
+from smle.files import replacing
 from studies.harness import environment
 
 _log = logging.getLogger(__name__)
@@ -27,19 +27,8 @@ FORMAT = 1
 _ORIGINS = "origins.json"
 _ABOUT = ("job", "job_seconds", "job_cpu", "origin")
 _TEXT = {
-    "benchmark",
-    "task",
-    "group",
-    "preset",
-    "study",
-    "method",
-    "metric",
-    "variant",
-    "stopped",
-    "key",
-    "job",
-    "origin",
-}
+    "benchmark", "task", "group", "preset", "study", "method", "metric", "variant", "stopped", "key", "job", "origin",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,15 +66,10 @@ class Store:
 
     def write(self, outcome: Outcome) -> Path:
         """Write one outcome atomically: a reader sees the whole file or none, also after a power cut."""
-        self._jobs.mkdir(parents=True, exist_ok=True)
         target = self._jobs / f"{outcome.key}.json"
         document = {"format": FORMAT, **_plain(asdict(outcome))}
-        temporary = target.with_suffix(f".{os.getpid()}.tmp")
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=1, allow_nan=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
+        with replacing(target) as (fresh,):
+            fresh.write_text(json.dumps(document, indent=1, allow_nan=False), encoding="utf-8")
         return target
 
     def read(self) -> dict[str, Outcome]:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from studies.experiments.published import ABLATION, GROUPS, SCORES, SLOWDOWN, VIOLATIONS, Quartiles
-from studies.harness import Table
+from studies.harness import Table, mean_interval
 
 Row = Mapping[str, Any]
 Published = Mapping[str, Mapping[str, Quartiles]]
@@ -115,18 +114,22 @@ def _grid(
     return lines
 
 
+def _quartiles_of(
+    rows: Sequence[Row], field: str, names: Sequence[str], groups: Sequence[str], paper: Published
+) -> list[tuple[str, ...]]:
+    """Return a grid of the quartiles of a field."""
+    return _grid(
+        names, groups, lambda name, group: _text(quartiles(values(rows, field, method=name, group=group))), paper
+    )
+
+
 # --- Q1
 
 
 def scores(rows: Sequence[Row], benchmark: str) -> Table:
     """Return Q1: test score by method and property, beside the paper's."""
     groups = groups_of(rows, benchmark)
-    lines = _grid(
-        METHODS,
-        groups,
-        lambda name, group: _text(quartiles(values(rows, "score", method=name, group=group))),
-        beside(SCORES, rows, benchmark),
-    )
+    lines = _quartiles_of(rows, "score", METHODS, groups, beside(SCORES, rows, benchmark))
     what = "average class accuracy" if benchmark == "classification" else "R2"
     note = f"Test {what}: median [first, third quartile] over tasks"
     seeds = len({row["seed"] for row in rows})
@@ -144,8 +147,7 @@ def seed_intervals(rows: Sequence[Row], benchmark: str) -> Table | None:
         medians = seed_medians(rows, method=name, group=group)
         if len(medians) < 2:
             return "-"
-        half = stats.t.ppf(0.975, len(medians) - 1) * np.std(medians, ddof=1) / math.sqrt(len(medians))
-        return f"{np.mean(medians):.3f} ± {half:.3f}"
+        return "{:.3f} ± {:.3f}".format(*mean_interval(medians))
 
     note = (
         f"Mean over {len(seeds)} seeds of the median over tasks, with a 95 % t-interval of that mean: how much of a "
@@ -208,15 +210,9 @@ def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
 
 def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
     """Return scores away from the training data; None where a benchmark has no such data."""
-    groups, lines = groups_of(rows, benchmark), []
+    groups, lines = groups_of(rows, benchmark), list[tuple[str, ...]]()
     for where in ("interpolation", "extrapolation"):
-        for line in _grid(
-            METHODS,
-            groups,
-            lambda name, group: _text(quartiles(values(rows, f"score_{where}", method=name, group=group))),  # noqa: B023
-            {},
-        ):
-            lines.append((where, *line))
+        lines += [(where, *line) for line in _quartiles_of(rows, f"score_{where}", METHODS, groups, {})]
     if not lines:
         return None
     note = (
@@ -232,12 +228,7 @@ def distributions(rows: Sequence[Row], benchmark: str) -> Table | None:
 def violations(rows: Sequence[Row], benchmark: str) -> Table:
     """Return Q2: share of test examples that violate the property."""
     groups = groups_of(rows, benchmark)
-    lines = _grid(
-        METHODS[1:],
-        groups,
-        lambda name, group: _text(quartiles(values(rows, "violations", method=name, group=group))),
-        beside(VIOLATIONS, rows, benchmark),
-    )
+    lines = _quartiles_of(rows, "violations", METHODS[1:], groups, beside(VIOLATIONS, rows, benchmark))
     note = "Share of test examples that violate the property by more than 1e-6: median [first, third quartile]."
     return Table("Q2: violations", ("method", *groups), tuple(lines), note)
 
@@ -290,17 +281,15 @@ def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
 
 
 def training(rows: Sequence[Row], benchmark: str) -> Table:
-    """Return seconds of training and what a guarantee costs; CPU seconds where they were measured."""
+    """Return seconds of training and what a guarantee costs, in CPU seconds."""
     lines = []
-    field = "cpu_train" if values(rows, "cpu_train", method="smle") else "seconds_train"
     for group in groups_of(rows, benchmark):
-        times = [_text(quartiles(values(rows, field, method=name, group=group)), 1) for name in METHODS[1:]]
-        overhead = _text(quartiles(slowdowns(rows, field, method="smle", group=group)), 2)
+        times = [_text(quartiles(values(rows, "cpu_train", method=name, group=group)), 1) for name in METHODS[1:]]
+        overhead = _text(quartiles(slowdowns(rows, "cpu_train", method="smle", group=group)), 2)
         proof = _text(quartiles(values(rows, "seconds_certify", method="smle", group=group)), 2)
         lines.append((group, *times, overhead, proof))
     columns = ("property", *(f"{name} (s)" for name in METHODS[1:]), "smle / preprocess", "proof and check (s)")
-    kind = "CPU seconds" if field == "cpu_train" else "Seconds by the clock"
-    note = f"{kind}, one thread: median [first, third quartile]; the ratio is taken run by run."
+    note = "CPU seconds, one thread: median [first, third quartile]; the ratio is taken run by run."
     return Table("Training time", columns, tuple(lines), note)
 
 
@@ -361,12 +350,11 @@ def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[s
         gains = np.array([ours[1][key] - ours[0][key] for key in sorted(ours[0].keys() & ours[1].keys())])
         if len(gains) < 2:
             continue
-        half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains))
         lines.append(
             (
                 f"{second} instead of {first}",
                 str(len(gains)),
-                f"{gains.mean():+.3f} ± {half:.3f}",
+                "{:+.3f} ± {:.3f}".format(*mean_interval(gains.tolist())),
                 f"{np.median(gains):+.4f}",
                 f"{(gains > LEVEL).sum()} / {(gains < -LEVEL).sum()}",
                 f"{gains.min():+.3f} to {gains.max():+.3f}",

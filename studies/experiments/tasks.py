@@ -26,7 +26,6 @@ class Task:
     * `broken(X, outputs)`: which rows break the property by more than `TOLERANCE`, in float64.
     * `last_test` (rows, 1): what is added to truth and prediction before they are scored (undoes differencing).
     * `further`: other test sets by name.
-    * `standin`: the data are generated to stand in for the real ones.
     """
 
     benchmark: str
@@ -40,7 +39,11 @@ class Task:
     broken: Callable[[Array, Array], Flags]
     last_test: Array | None = None
     further: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
-    standin: bool = False
+
+    @property
+    def standin(self) -> bool:
+        """Whether the data are generated to stand in for the real ones: their names say so."""
+        return "Standin" in self.key
 
     @property
     def has_labels(self) -> bool:

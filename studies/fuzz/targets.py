@@ -34,7 +34,7 @@ from smle_check.onnx.graph import Graph
 from studies.attacks.files import columns_of
 from studies.attacks.rule_texts import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
-from tests.support.exported import feed, resealed
+from tests.support.exported import feed, resealed, session
 from tests.support.sampling import Judge, hard_points
 from tests.support.vnnlib import write_vnnlib
 from tests.support.written_again import BoxAgain
@@ -85,10 +85,7 @@ def _rules(data: bytes) -> None:
     _require(again == spec, "what was read is written as something else")
 
 
-def _rules_seeds() -> dict[str, bytes]:
-    return {
-        name: RULES[name].strip().encode() for name in ("braking", "dose", "labels", "advice", "mixed", "around zero")
-    }
+_READ = ("braking", "dose", "labels", "advice", "mixed", "around zero")
 
 
 def _vnnlib(data: bytes) -> None:
@@ -190,10 +187,6 @@ def _weights(data: bytes) -> None:
         _require(same, f"safetensors reads tensor {name!r} otherwise")
 
 
-def _weights_seeds() -> dict[str, bytes]:
-    return {name: files["model.safetensors"] for name, files in _folders().items()}
-
-
 def _protobuf(data: bytes) -> None:
     import onnx
 
@@ -220,10 +213,6 @@ def _protobuf(data: bytes) -> None:
     for mine, values in ((graph.inputs, theirs.input), (graph.outputs, theirs.output)):
         listed = [(v.name, v.type.tensor_type.elem_type) for v in values]
         _require([(name, kind or 0) for name, (kind, _) in mine.items()] == listed, "protobuf reads other values")
-
-
-def _protobuf_seeds() -> dict[str, bytes]:
-    return {name: onnx for name, (onnx, _) in _exported().items()}
 
 
 # --- Checkers as wholes --------------------------------------------------------------------------------------
@@ -436,20 +425,16 @@ def _bound(sealed: bytes, onnx: bytes) -> bytes:
 
 def _served(data: bytes, name: str) -> None:
     """Run an accepted file in onnxruntime at hard points; it refuses, or the rules hold, judged exactly."""
-    import onnxruntime
-
     spec = Specification.from_yaml(_records()[name].rules or "")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        running = session(data)
     except Exception:  # noqa: BLE001 - a backbone that it does not run
         return
     for X in hard_points(spec, np.random.default_rng(0), 30, dtype=np.float32):
         if not len(X):
             continue
         try:
-            parts: list[Any] = session.run(columns_of(spec), feed(spec, X))
+            parts: list[Any] = running.run(columns_of(spec), feed(spec, X))
         except Exception:  # noqa: BLE001
             return
         _require(all(len(part) == len(X) for part in parts), "an accepted file answers for other rows")
@@ -468,12 +453,14 @@ def _onnx_seeds() -> dict[str, bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "rules": Target(_rules, _rules_seeds),
+    "rules": Target(_rules, lambda: {name: RULES[name].strip().encode() for name in _READ}),
     "vnnlib": Target(_vnnlib, _vnnlib_seeds),
     "table": Target(_table, _table_seeds),
     "json": Target(_json, _json_seeds),
-    "weights": Target(_weights, _weights_seeds, mutated_weights),
-    "protobuf": Target(_protobuf, _protobuf_seeds, mutated_onnx),
+    "weights": Target(
+        _weights, lambda: {name: files["model.safetensors"] for name, files in _folders().items()}, mutated_weights
+    ),
+    "protobuf": Target(_protobuf, lambda: {name: onnx for name, (onnx, _) in _exported().items()}, mutated_onnx),
     "folder": Target(_folder, _folder_seeds, _folder_mutate),
     "onnx": Target(_onnx, _onnx_seeds, _onnx_mutate),
 }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import smle_check
 from smle.errors import NotCertifiedError
-from smle.heads.box.proof.frozen_heads import Layer, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, Layer
 from smle_check.heads.box import Hidden, Relaxed
 from support.builder import accepted, case
 from support.mutations import attacked
@@ -70,15 +70,13 @@ def test_exact_touch_is_not_certified() -> None:
 
 
 def test_networks_that_do_not_fit_together_are_refused() -> None:
-    def layer(outputs: int, inputs: int) -> Layer:
-        return Layer(np.zeros((outputs, inputs)), np.zeros(outputs))
-
-    with pytest.raises(ValueError, match="at least one hidden layer"):
-        NetworkBounds((), layer(1, 2), layer(1, 2))
+    hidden, one = (Layer(np.zeros((3, 2)), np.zeros(3)),), np.zeros(1)
+    with pytest.raises(ValueError, match="slopes behind hidden layers"):
+        Bounds(one, one, hidden=hidden)
     with pytest.raises(ValueError, match="fit together"):
-        NetworkBounds((layer(3, 2),), layer(1, 2), layer(1, 2))
-    with pytest.raises(ValueError, match="as many lower as upper"):
-        NetworkBounds((layer(3, 2),), layer(1, 3), layer(2, 3))
+        Bounds(one, one, np.zeros((1, 2)), np.zeros((1, 2)), hidden)
+    with pytest.raises(ValueError, match=r"shape \(1,\)"):
+        Bounds(one, np.zeros(2), np.zeros((1, 3)), np.zeros((2, 3)), hidden)
 
 
 # --- Laws of the relaxation ------------------------------------------------------------------------------------------

@@ -23,36 +23,9 @@ from smle.cli.app import print_proved, print_statements, proved_json, reported
 from smle.demo import BRAKING_RULES
 from smle_check.claims import Obligation
 from smle_check.digits import margin_text
-from support.commands import run
+from support.commands import refused, run
 
-FIVE = ("--set", "max_epochs=5")
 QUICK = ("--set", "max_epochs=1", "--set", "hidden_layer_sizes=8")
-
-
-def test_train_verify_predict(files):
-    trained = run(
-        "train",
-        files / "data.csv",
-        files / "rules.yaml",
-        "-o",
-        files / "m",
-        "--set",
-        "max_epochs=5",
-        "--set",
-        "hidden_layer_sizes=16",
-    )
-    assert trained.exit_code == 0, trained.output
-    assert "emergency braking" in trained.output
-    verified = run("verify", files / "m")
-    assert verified.exit_code == 0
-    assert "brake >= 0.8" in verified.output
-    assert "enforced by" in verified.output
-    predicted = run("predict", files / "m", files / "data.csv", "-o", files / "p.csv")
-    assert predicted.exit_code == 0
-    written = pd.read_csv(files / "p.csv", converters={"brake": float})["brake"]
-    columns = dict.fromkeys(("distance", "speed", "friction"), float)
-    expected = load(files / "m").predict(pd.read_csv(files / "data.csv", converters=columns))
-    assert np.array_equal(written.to_numpy(), np.asarray(expected).ravel())
 
 
 def _flip(path, position, bit=0):
@@ -76,9 +49,7 @@ def test_a_changed_file_is_named(braking_folder, name):
         _flip(path, path.stat().st_size - 3)
     else:
         path.write_text(path.read_text().replace(*CHANGES[name], 1))
-    result = run("verify", braking_folder)
-    assert result.exit_code == 1
-    assert name in result.output
+    assert name in refused("verify", braking_folder, code=1)
 
 
 MISTAKES = {
@@ -89,13 +60,6 @@ MISTAKES = {
     "rules not readable": (["train", "{d}/data.csv", "{d}/broken.yaml", "-o", "{d}/m"], "speeed"),
     "outside the domain": (["train", "{d}/far.csv", "{d}/rules.yaml", "-o", "{d}/m"], "distance"),
     "text in a number": (["train", "{d}/text.csv", "{d}/rules.yaml", "-o", "{d}/m"], "speed"),
-    "bad widths": (
-        ["train", "{d}/data.csv", "{d}/rules.yaml", "-o", "{d}/m", "--set", "hidden_layer_sizes=x"],
-        "hidden",
-    ),
-    "not a model": (["verify", "{d}"], "model folder"),
-    "no model": (["verify", "{d}/absent"], "model folder"),
-    "model for predict": (["predict", "{d}/absent", "{d}/data.csv"], "model folder"),
     "place is taken": (
         ["train", "{d}/data.csv", "{d}/rules.yaml", "-o", "{d}", "--set", "max_epochs=1"],
         "not a model folder",
@@ -111,11 +75,7 @@ def test_mistakes_get_one_clear_line(mistake, files, braking_table):
     braking_table.assign(distance=braking_table["distance"] + 500).to_csv(files / "far.csv", index=False)
     braking_table.assign(speed="fast").to_csv(files / "text.csv", index=False)
     arguments, expected = MISTAKES[mistake]
-    result = run(*[part.format(d=files) for part in arguments])
-    assert result.exit_code == 2, result.output
-    assert expected in result.output
-    assert "Traceback" not in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    assert expected in refused(*[part.format(d=files) for part in arguments])
     assert not (files / "m").exists()
 
 
@@ -130,18 +90,8 @@ def test_rules_command(files):
     assert fine.exit_code == 0, fine.output
     assert "emergency braking" in fine.output
     assert "rows of data" in fine.output
-    (files / "clash.yaml").write_text(BRAKING_RULES.replace("brake >= 0.5", "brake <= 0.5"))
-    clash = run("rules", files / "clash.yaml", "--json")
-    assert clash.exit_code == 1
-    assert json.loads(clash.stdout)["contradictory"] is True
-    broken = run("rules", files / "data.csv")
-    assert broken.exit_code == 2
-    stricter = files / "stricter.yaml"
-    stricter.write_text(BRAKING_RULES.replace("brake >= 0.8", "brake >= 0.9"))
-    compared = run("rules", "diff", files / "rules.yaml", stricter)
-    assert compared.exit_code == 0
-    assert "stricter" in compared.output
-    assert run("rules", files / "rules.yaml", stricter).exit_code == 2
+    refused("rules", files / "data.csv")
+    assert "or `diff OLD NEW`" in refused("rules", files / "rules.yaml", files / "rules.yaml")
 
 
 @pytest.mark.parametrize("old", ["1", "refuse"])
@@ -164,13 +114,8 @@ def test_rules_diff_refuses_what_does_not_mean_the_same(tmp_path):
     (tmp_path / "new.yaml").write_text(
         CHOICES.replace("[clear, left, right]", "{options: [clear, left, right], pick: min}")
     )
-    refused = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml", "--json")
-    assert refused.exit_code == 2
-    reason = json.loads(refused.stdout)["reason"]
+    reason = refused("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml")
     assert "'advice' picks the largest score in the old file and the smallest in the new one" in reason
-    assert refused.stderr == ""
-    refused = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml")
-    assert refused.stderr == f"error: {reason}\n"
 
 
 CHOICES = """
@@ -180,37 +125,20 @@ rules:
   - {name: wall on the left, when: a <= -1, then: advice != left}
 """
 
-LABELS = """
-inputs: {a: [-3, 3], b: [-3, 3]}
-labels: [cat, dog]
-rules:
-  - {name: one pet, then: not (cat and dog)}
-"""
 
-
-@pytest.mark.parametrize("kind", ["choices", "labels"])
-def test_train_and_predict_classes(kind, tmp_path):
+def test_train_and_predict_choices(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])
-    if kind == "choices":
-        table["advice"] = np.where(table["b"] < 0, "clear", np.where(table["a"] > 0, "right", "left"))
-    else:
-        table["cat"], table["dog"] = (table["a"] > 0).astype(int), (table["b"] > 0).astype(int)
+    table["advice"] = np.where(table["b"] < 0, "clear", np.where(table["a"] > 0, "right", "left"))
     table.to_csv(tmp_path / "data.csv", index=False)
-    (tmp_path / "rules.yaml").write_text(CHOICES if kind == "choices" else LABELS)
-    trained = run(
-        "train", tmp_path / "data.csv", tmp_path / "rules.yaml", "-o", tmp_path / "m", "--set", "max_epochs=5"
-    )
+    (tmp_path / "rules.yaml").write_text(CHOICES)
+    trained = run("train", tmp_path / "data.csv", tmp_path / "rules.yaml", "-o", tmp_path / "m", *QUICK)
     assert trained.exit_code == 0, trained.output
     assert "accuracy" in trained.output
     assert "On 60 held-out rows" in trained.output
     predicted = run("predict", tmp_path / "m", tmp_path / "data.csv", "-o", tmp_path / "p.csv")
     assert predicted.exit_code == 0, predicted.output
-    answers = pd.read_csv(tmp_path / "p.csv")
-    if kind == "choices":
-        assert not (answers.loc[table["a"] <= -1, "advice"] == "left").any()
-    else:
-        assert not (answers["cat"] & answers["dog"]).any()
+    assert not (pd.read_csv(tmp_path / "p.csv").loc[table["a"] <= -1, "advice"] == "left").any()
 
 
 def _verify_command(text):
@@ -231,9 +159,8 @@ def test_commands_to_copy_are_quoted(files, braking_folder, braking_model, tmp_p
 
 def test_errors_of_the_system_are_said_in_words(braking_folder, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    result = run("export", braking_folder, "-o", tmp_path / "file" / "m.onnx")
-    assert result.exit_code == 2
-    assert f"'{tmp_path / 'file'}' is a file, not a folder" in result.output
+    said = refused("export", braking_folder, "-o", tmp_path / "file" / "m.onnx")
+    assert f"'{tmp_path / 'file'}' is a file, not a folder" in said
     for error in (OSError(21, "Is a directory", "here"), OSError(21, "Is a directory", ".fresh", None, "here")):
         with pytest.raises(typer.Exit), reported():
             raise error
@@ -246,17 +173,7 @@ def test_errors_of_the_system_are_said_in_words(braking_folder, tmp_path, capsys
 def test_markup_in_names_stays_text(files, braking_table):
     text = BRAKING_RULES.replace("name: tailgating", 'name: "[red]no[/red] <script>"')
     (files / "rules.yaml").write_text(text)
-    trained = run(
-        "train",
-        files / "data.csv",
-        files / "rules.yaml",
-        "-o",
-        files / "m",
-        "--set",
-        "max_epochs=1",
-        "--set",
-        "hidden_layer_sizes=8",
-    )
+    trained = run("train", files / "data.csv", files / "rules.yaml", "-o", files / "m", *QUICK)
     assert trained.exit_code == 0, trained.output
     assert "[red]no[/red]" in trained.output
 
@@ -282,7 +199,7 @@ def test_verify_an_exported_file(braking_folder, tmp_path):
     path = tmp_path / "model.onnx"
     exported = run("export", braking_folder, "-o", path, "--json")
     assert json.loads(exported.stdout)["onnx"] == str(path)
-    text = run("verify", path)
+    text = run("verify", path, "--assumptions")
     assert text.exit_code == 0, text.output
     assert "Asserted by the exporter" in text.output
     proved = load(braking_folder).certificate_.proved
@@ -297,14 +214,12 @@ def test_verify_an_exported_file(braking_folder, tmp_path):
     rejected = run("verify", path, "--json")
     assert rejected.exit_code == 1
     assert "digest" in json.loads(rejected.stdout)["reason"]
-    assert run("verify", tmp_path / "absent.onnx").exit_code == 2
+    refused("verify", tmp_path / "absent.onnx")
     (tmp_path / "model.onnx.certificate.json").unlink()
-    assert run("verify", path).exit_code == 1
-    assert run("export", braking_folder, "-o", tmp_path).exit_code == 2
+    refused("verify", path, code=1)
+    refused("export", braking_folder, "-o", tmp_path)
     (tmp_path / "data.csv").write_text("precious")
-    refused = run("export", braking_folder, "-o", tmp_path / "data.csv")
-    assert refused.exit_code == 2
-    assert "ends in .onnx" in refused.output
+    assert "ends in .onnx" in refused("export", braking_folder, "-o", tmp_path / "data.csv")
     assert (tmp_path / "data.csv").read_text() == "precious"
 
 
@@ -346,8 +261,8 @@ def test_all_three_print_the_same_domain_and_assumptions(tmp_path):
     ).fit(X, X["k"] / 9)
     model.save(tmp_path / "m")
     model.to_onnx(tmp_path / "m.onnx")
-    folder = run("verify", tmp_path / "m").output.splitlines()
-    graph = run("verify", tmp_path / "m.onnx").output.splitlines()
+    folder = run("verify", tmp_path / "m", "--assumptions").output.splitlines()
+    graph = run("verify", tmp_path / "m.onnx", "--assumptions").output.splitlines()
     alone = {}
     for place in ("m", "m.onnx"):
         command = [sys.executable, "-I", "-S", str(Path(smle_check.__file__).parent), str(tmp_path / place)]

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from smle import NetworkRegressor, SafeRegressor, load
 from smle.estimators import without_rules
 from smle.tables import table_files
 from smle.tables.table_files import read_table
-from support.commands import run
+from support.commands import refused, run
 from support.processes import environment
 
 COLUMNS = ["distance", "speed", "friction"]
@@ -31,10 +29,6 @@ def data(braking_folder, braking_table, tmp_path):
 def chunks_of(rows, monkeypatch):
     defaults = table_files.read_chunks.__kwdefaults__
     monkeypatch.setattr(table_files.read_chunks, "__kwdefaults__", {**defaults, "rows": rows})
-
-
-def _read(path):
-    return read_table(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -52,7 +46,7 @@ def test_chunks_make_no_difference(braking_folder, braking_table, data, tmp_path
         "rows_outside_the_domain": 0,
         "certified": True,
     }
-    written = _read(tmp_path / f"p.{kind}")["brake"].to_numpy()
+    written = read_table(tmp_path / f"p.{kind}")["brake"].to_numpy()
     model = load(braking_folder)
     expected = [np.asarray(model.predict(braking_table[i : i + 400])).ravel() for i in range(0, 1500, 400)]
     assert np.array_equal(written, np.concatenate(expected))
@@ -105,20 +99,14 @@ def test_keep_all_and_what_cannot_be_kept(braking_folder, numbered, braking_tabl
     assert header == ",".join([*numbered.columns, "brake"])
     kept = [line.rsplit(",", 1)[0] for line in result.stdout.splitlines()]
     assert kept == place.read_text().splitlines()
-    unknown = run("predict", braking_folder, place, "--keep", "idd", "-o", tmp_path / "p.csv")
-    assert unknown.exit_code == 2
-    assert "there is no column 'idd' (did you mean 'id'?)" in unknown.output
+    unknown = refused("predict", braking_folder, place, "--keep", "idd", "-o", tmp_path / "p.csv")
+    assert "there is no column 'idd' (did you mean 'id'?)" in unknown
     braking_table.head(1).assign(in_domain=1).to_csv(tmp_path / "one.csv", index=False)
-    clash = run("predict", braking_folder, tmp_path / "one.csv", "--keep-all", "-o", tmp_path / "p.csv")
-    assert clash.exit_code == 2
-    assert "Cannot keep 'brake'" in clash.output
-    clash = run(
-        "predict", braking_folder, tmp_path / "one.csv", "--keep", "in_domain", "--info", "-o", tmp_path / "p.csv"
-    )
-    assert "Cannot keep 'in_domain'" in clash.output
+    one = ("predict", braking_folder, tmp_path / "one.csv", "-o", tmp_path / "p.csv")
+    assert "Cannot keep 'brake'" in refused(*one, "--keep-all")
+    assert "Cannot keep 'in_domain'" in refused(*one, "--keep", "in_domain", "--info")
     assert not (tmp_path / "p.csv").exists()
-    fine = run("predict", braking_folder, tmp_path / "one.csv", "--keep", "in_domain", "-o", tmp_path / "p.csv")
-    assert "(1 row)" in fine.output
+    assert "(1 row)" in run(*one, "--keep", "in_domain").output
 
 
 MISPLACED = {
@@ -145,11 +133,7 @@ def test_misplaced_files_are_named_before_anything_is_loaded(braking_folder, dat
     (tmp_path / "model.onnx").write_bytes(b"\x08\x09")
     arguments, reason = MISPLACED[kind]
     names = {"m": braking_folder, "t": data, "d": tmp_path}
-    result = run(*(part.format(**names) for part in arguments))
-    assert result.exit_code == 2
-    assert result.output.startswith("error: ")
-    assert reason.format(**names) in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    assert reason.format(**names) in refused(*(part.format(**names) for part in arguments))
 
 
 def test_info(braking_folder, data, tmp_path):
@@ -165,10 +149,9 @@ def test_domain_policies_name_rows(braking_folder, data, tmp_path):
     table = pd.read_csv(data)
     table.loc[[16, 700], "distance"] = [201.0, 999.0]
     table.to_csv(data, index=False)
-    refused = run("predict", braking_folder, data, "-o", tmp_path / "p.csv")
-    assert refused.exit_code == 2
-    assert "2 of 1500 rows" in refused.output
-    assert "first 201 in row 17" in refused.output
+    said = refused("predict", braking_folder, data, "-o", tmp_path / "p.csv")
+    assert "2 of 1500 rows" in said
+    assert "first 201 in row 17" in said
     assert not (tmp_path / "p.csv").exists()
     warned = run("predict", braking_folder, data, "-o", tmp_path / "p.csv", "--out-of-domain", "warn")
     assert warned.exit_code == 0
@@ -177,7 +160,7 @@ def test_domain_policies_name_rows(braking_folder, data, tmp_path):
     assert json.loads(quiet.stdout)["rows_outside_the_domain"] == 2
     assert not quiet.stderr
     assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "q.csv").read_bytes()
-    assert run("predict", braking_folder, data, "--out-of-domain", "hope").exit_code == 2
+    assert "Got 'hope'" in refused("predict", braking_folder, data, "--out-of-domain", "hope")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -206,26 +189,23 @@ NONSENSE = {
 def test_nonsense_gets_one_line(braking_folder, tmp_path, kind):
     text, reason = NONSENSE[kind]
     (tmp_path / "odd.csv").write_text(text)
-    result = run("predict", braking_folder, tmp_path / "odd.csv", "-o", tmp_path / "p.csv")
-    assert result.exit_code == 2
-    assert reason in result.output
-    assert "odd.csv" in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    said = refused("predict", braking_folder, tmp_path / "odd.csv", "-o", tmp_path / "p.csv")
+    assert reason in said
+    assert "odd.csv" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "odd.csv"]
-    monitored = run("monitor", braking_folder, tmp_path / "odd.csv")
-    assert (monitored.exit_code, monitored.output) == (2, result.output)
+    assert refused("monitor", braking_folder, tmp_path / "odd.csv") == said
 
 
 def test_places_that_cannot_be_written(braking_folder, data, tmp_path):
     before = (braking_folder / "model.json").read_bytes()
-    assert "is a file of the model" in run("predict", braking_folder, data, "-o", braking_folder / "model.json").output
+    assert "is a file of the model" in refused("predict", braking_folder, data, "-o", braking_folder / "model.json")
     assert (braking_folder / "model.json").read_bytes() == before
-    assert "CSV or Parquet" in run("predict", braking_folder, data, "-o", tmp_path / "p.xlsx").output
-    assert "is the table itself" in run("predict", braking_folder, data, "-o", data).output
-    assert "is a folder" in run("predict", braking_folder, data, "-o", tmp_path).output
+    assert "CSV or Parquet" in refused("predict", braking_folder, data, "-o", tmp_path / "p.xlsx")
+    assert "is the table itself" in refused("predict", braking_folder, data, "-o", data)
+    assert "is a folder" in refused("predict", braking_folder, data, "-o", tmp_path)
     assert "--json needs --output" in run("predict", braking_folder, data, "--json").output
     (tmp_path / "file").write_text("")
-    assert run("predict", braking_folder, data, "-o", tmp_path / "file" / "p.csv").exit_code == 2
+    refused("predict", braking_folder, data, "-o", tmp_path / "file" / "p.csv")
 
 
 # Files may not grow beyond a number of bytes: lower the limit, and become the program.
@@ -236,36 +216,16 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def _start(*arguments, limit=None):
-    limited = () if limit is None else (sys.executable, "-c", _LIMITED, str(limit))
-    return subprocess.Popen(
-        [*limited, Path(sys.executable).with_name("smle"), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-
-
 def test_a_file_that_cannot_grow_leaves_the_old_one(braking_folder, data, tmp_path):
     (tmp_path / "p.csv").write_text("old\n")
-    process = _start("predict", braking_folder, data, "-o", tmp_path / "p.csv", limit=4096)
-    _, message = process.communicate(timeout=600)
-    assert process.returncode == 2
-    assert message.startswith("error: ")
-    assert "Traceback" not in message
+    command = [Path(sys.executable).with_name("smle"), "predict", braking_folder, data, "-o", tmp_path / "p.csv"]
+    limited = [sys.executable, "-c", _LIMITED, "4096", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
     assert (tmp_path / "p.csv").read_text() == "old\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "model", "p.csv"]
-
-
-@pytest.mark.audit
-def test_a_reader_that_goes_away_is_no_error(braking_folder, data):
-    process = _start("predict", braking_folder, data, "--info")
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    process.stderr.close()
-    assert process.wait(timeout=600) == 141
 
 
 GONE = {
@@ -297,19 +257,6 @@ def test_nobody_reads_at_all(braking_folder, data, kind):
     assert not done.stderr
 
 
-@pytest.mark.audit
-def test_a_killed_writer_leaves_the_old_file(braking_folder, braking_table, tmp_path):
-    pd.concat([braking_table[COLUMNS]] * 300).to_csv(tmp_path / "big.csv", index=False)
-    (tmp_path / "p.csv").write_text("old\n")
-    process = _start("predict", braking_folder, tmp_path / "big.csv", "-o", tmp_path / "p.csv")
-    while not any(p.name.startswith(".p.csv.") for p in tmp_path.iterdir()):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert (tmp_path / "p.csv").read_text() == "old\n"
-
-
 def test_monitor(braking_folder, braking_table, data, tmp_path):
     same = json.loads(run("monitor", braking_folder, data, "--json").stdout)
     assert same["drift"] is False
@@ -326,7 +273,7 @@ def test_monitor(braking_folder, braking_table, data, tmp_path):
     assert text.exit_code == 0
     assert "changed" in text.output
     assert "Outside the range of distance: 1 row." in text.output
-    assert run("monitor", braking_folder, data, "--tolerance", 2).exit_code == 2
+    refused("monitor", braking_folder, data, "--tolerance", 2)
 
 
 def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, data, tmp_path):
@@ -358,11 +305,10 @@ def test_predicting_without_a_certificate_is_said_and_can_be_refused(plain_folde
     assert "warning: Nothing is proved about the model in" in done.stderr
     assert json.loads(done.stdout)["certified"] is False
     (tmp_path / "p.csv").unlink()
-    done = run("predict", plain_folder, data, "-o", tmp_path / "p.csv", "--require-certificate")
-    assert done.exit_code == 3
-    assert "not proved: Nothing is proved" in done.stderr
+    said = refused("predict", plain_folder, data, "-o", tmp_path / "p.csv", "--require-certificate", code=3)
+    assert "not proved: Nothing is proved" in said
     assert not (tmp_path / "p.csv").exists()
-    assert run("monitor", plain_folder, data, "--require-certificate").exit_code == 3
+    refused("monitor", plain_folder, data, "--require-certificate", code=3)
     assert "warning: Nothing is proved" in run("monitor", plain_folder, data).stderr
 
 
@@ -399,8 +345,7 @@ def test_bad_rows_are_listed_and_the_others_predicted(
     chunks_of(size, monkeypatch)
     place, output = tmp_path / f"spoiled.{source}", tmp_path / f"p.{target}"
     call = ("predict", braking_folder, place, "-o", output, "--out-of-domain", "warn", "--keep", "id")
-    refused = run(*call)
-    assert refused.exit_code == 2
+    refused(*call)
     assert not output.exists()
     result = run(*call, "--bad-rows", "set-aside", "--info")
     assert result.exit_code == 0, result.output
@@ -418,7 +363,7 @@ def test_bad_rows_are_listed_and_the_others_predicted(
     good = braking_table[COLUMNS].iloc[kept].copy()
     good.loc[6, "distance"] = 5000.0
     expected = load(braking_folder).predict(good, out_of_domain="clip")
-    assert np.allclose(written["brake"], expected, rtol=1e-6)  # sums of chunks have other last bits
+    assert np.allclose(written["brake"], expected, rtol=1e-6, atol=1e-6)  # sums of chunks have other last bits
     assert written["in_domain"].tolist() == [row != 6 for row in kept]
 
 
@@ -434,9 +379,7 @@ def test_bad_rows_of_exported_files_in_json(braking_folder, spoiled, tmp_path):
 
 def test_rows_outside_are_named_by_their_number_beside_bad_ones(braking_folder, spoiled, tmp_path):
     call = ("predict", braking_folder, tmp_path / "spoiled.csv", "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
-    result = run(*call)
-    assert result.exit_code == 2
-    assert "(first 5000 in row 7)" in " ".join(result.stderr.split())
+    assert "(first 5000 in row 7)" in refused(*call)
     assert not list(tmp_path.glob("p.csv*"))
 
 
@@ -449,28 +392,26 @@ def test_bad_rows_that_leave_none(braking_folder, spoiled, tmp_path):
         written = pd.read_parquet(output) if kind == "parquet" else pd.read_csv(output)
         assert (list(written.columns), len(written)) == (["row", "brake"], 0)
         assert len(pd.read_csv(tmp_path / f"p.{kind}.bad.csv")) == 200
-    result = run("monitor", braking_folder, tmp_path / "bad.csv", "--bad-rows", "set-aside")
-    assert result.exit_code == 2
-    assert "expected rows that can be read" in " ".join(result.stderr.split())
+    said = refused("monitor", braking_folder, tmp_path / "bad.csv", "--bad-rows", "set-aside")
+    assert "expected rows that can be read" in said
 
 
 def test_bad_rows_need_a_file_and_a_known_word(braking_folder, data, tmp_path):
-    assert "--bad-rows set-aside needs --output FILE" in " ".join(
-        run("predict", braking_folder, data, "--bad-rows", "set-aside").stderr.split()
-    )
+    said = refused("predict", braking_folder, data, "--bad-rows", "set-aside")
+    assert "--bad-rows set-aside needs --output FILE" in said
     for command in ("predict", "monitor"):
-        result = run(command, braking_folder, data, "--bad-rows", "drop")
-        assert "Expected --bad-rows to be raise or set-aside. Got 'drop'." in " ".join(result.stderr.split())
+        said = refused(command, braking_folder, data, "--bad-rows", "drop")
+        assert "Expected --bad-rows to be raise or set-aside. Got 'drop'." in said
     place = tmp_path / "p.csv.bad.csv"
     data.rename(place)
-    result = run("predict", braking_folder, place, "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
-    assert "is the table itself" in " ".join(result.stderr.split())
+    said = refused("predict", braking_folder, place, "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
+    assert "is the table itself" in said
     assert len(read_table(place)) == 1500
 
 
 def test_the_monitor_counts_bad_rows(braking_folder, spoiled, tmp_path):
     call = ("monitor", braking_folder, tmp_path / "spoiled.csv")
-    assert run(*call).exit_code == 2
+    refused(*call)
     result = run(*call, "--bad-rows", "set-aside", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

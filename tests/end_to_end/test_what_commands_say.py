@@ -1,6 +1,7 @@
 """What commands say first, how they say that something is wrong, and which place they name."""
 
 import json
+import shlex
 import sys
 
 import numpy as np
@@ -14,7 +15,7 @@ from smle import SafeRegressor, Specification
 from smle.cli import main
 from smle.cli.app import print_rows
 from smle.errors import RuleError
-from support.commands import run
+from support.commands import refused, run
 
 RULES = """inputs:
   income: [1, 100_000]
@@ -45,7 +46,18 @@ def test_the_verdict_comes_first(place):
     said = run("verify", place / "model")
     assert said.exit_code == 0
     assert said.output.startswith("Holds: every rule is proved")
-    assert said.output.index("assumed:") > said.output.index("Proved rules")
+    assert "clip: an answer beyond the limits" in said.output
+    assert "\nassumed:" not in said.output
+    command = shlex.split(said.output.splitlines()[-1].partition(": smle ")[2])
+    assert command == ["verify", str(place / "model"), "--assumptions"]
+    whole = run(*command).output
+    assert whole.startswith(said.output.rpartition("For which inputs")[0])
+    assert all(f"\n{start}" in whole for start in ("for all income", "Proved: ", "assumed: ", "Not guaranteed: "))
+
+
+def test_help_shows_flags_as_flags():
+    for command in ((), ("verify",)):
+        assert "<bool>" not in run(*command, "--help").output
 
 
 @pytest.mark.parametrize(
@@ -81,14 +93,13 @@ def test_wrong_options_are_json_too(monkeypatch, capsys):
 
 
 def test_a_column_that_only_the_model_reads_is_not_said_to_be_in_the_rules(place):
-    said = run("predict", place / "model", place / "less.csv", "-o", place / "p.csv")
-    assert said.exit_code == 2
-    assert "what the model was trained on (more than the rules name)" in said.stderr
-    assert "less.csv, rows 1 to 60" in said.stderr
+    said = refused("predict", place / "model", place / "less.csv", "-o", place / "p.csv")
+    assert "what the model was trained on (more than the rules name)" in said
+    assert "less.csv, rows 1 to 60" in said
     table = pd.read_csv(place / "table.csv").drop(columns="age")
     table.to_csv(place / "no-age.csv", index=False)
-    said = run("predict", place / "model", place / "no-age.csv", "-o", place / "p.csv")
-    assert "Expected the inputs of the rules as columns. Missing: 'age'" in said.stderr
+    said = refused("predict", place / "model", place / "no-age.csv", "-o", place / "p.csv")
+    assert "Expected the inputs of the rules as columns. Missing: 'age'" in said
 
 
 def test_columns_that_a_model_does_not_read_are_said_once(place):
@@ -149,7 +160,7 @@ def test_many_categories_are_cut_in_print_and_whole_in_json(tmp_path):
     table = pd.DataFrame({"kind": names, "y": 0.0})
     model = SafeRegressor(rules, make_pipeline(OneHotEncoder(), Ridge()), compare=False)
     model.fit(table[["kind"]], table["y"]).save(tmp_path / "m")
-    printed = " ".join(run("verify", tmp_path / "m").output.split())
+    printed = " ".join(run("verify", tmp_path / "m", "--assumptions").output.split())
     assert "kind=a9, ... (29 more; --json names all), kind=a39 is 1, the others 0" in printed
     whole = json.loads(run("verify", tmp_path / "m", "--json").stdout)["domain"]
     assert all(f"kind={name}" in whole[0] for name in names)

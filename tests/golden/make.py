@@ -26,13 +26,13 @@ from torch import nn
 import smle_check
 from smle import correct
 from smle.heads.box.network.assurance import certify
-from smle.heads.box.proof.frozen_heads import NetworkBounds
 from smle.networks.units import DataScale
 from smle.nn import BoxNetwork
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
 from smle_check.heads.box import Bounds, Head, Hidden
+from support.exported import columns_of
 from support.golden_models import (
     FOLDER,
     Arrays,
@@ -42,7 +42,6 @@ from support.golden_models import (
     answered,
     asked,
     built,
-    columns,
     exported,
     fed,
     layers,
@@ -119,20 +118,11 @@ def tensors_of(network: BoxNetwork, spec: Specification) -> Arrays:
         for name, value in zip(("weight", "bias"), pair, strict=True):
             tensors[f"backbone.{i}.{name}"] = value.detach().float().numpy()
     over = network.frozen_heads()
-    bounds = over.bounds.stored() if isinstance(over.bounds, NetworkBounds) else vars(over.bounds)
-    tensors |= {f"bounds.{name}": value for name, value in bounds.items()}
-    heads = [head for head in over.heads if head is not None]
-    for name, part in (("weight", "W"), ("bias", "b"), ("passthrough", "V"), ("fallback", "fallback")):
-        values = [getattr(head, part) for head in heads]
-        if values[0] is not None:
-            tensors[f"heads.{name}"] = np.stack(values)
+    tensors |= over.stored()
     if network.cells.gated:
         tensors["heads.at"] = np.stack(
             [witness(network, spec, cell) for cell, head in enumerate(over.heads) if head is not None]
         )
-    free = network.free_head
-    if free is not None:
-        tensors |= {"free.weight": free[0], "free.bias": free[1]}
     return {name: np.ascontiguousarray(value, dtype=value.dtype) for name, value in tensors.items()}
 
 
@@ -457,7 +447,7 @@ def require_agreement(golden: Golden) -> int:
             running = exported(golden, network, Path(folder) / "model.onnx", with_backbone=with_backbone)
         for group in groups:
             if group != "float64":
-                wrong = golden.rows[group].wrong(columns(golden.spec, asked(running, fed(golden, group))))
+                wrong = golden.rows[group].wrong(columns_of(golden.spec, asked(running, fed(golden, group))))
                 assert not wrong, (group, wrong)
     return sum(len(rows.answers) for rows in golden.rows.values())
 

@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 
 from smle.rules import Choice, Label
-from support.golden_models import (
-    NAMES,
-    Golden,
-    answered,
-    asked,
-    built,
-    columns,
-    embedded,
-    exported,
-    fed,
-    in_numpy,
-    read,
-)
+from support.exported import columns_of
+from support.golden_models import NAMES, Golden, answered, asked, built, embedded, exported, fed, in_numpy, read
 
 EXPORTABLE = [name for name in NAMES if "bounds.hidden.0.weight" not in read(name).tensors]
 TENSORS = [(name, tensor) for name in NAMES for tensor in read(name).tensors if tensor != "heads.at"]
@@ -106,7 +95,7 @@ def test_onnxruntime_answers_as_stored(name, tmp_path):
             if group == "float64":
                 continue
             answers = asked(running, fed(golden, group))
-            assert not golden.rows[group].wrong(columns(golden.spec, answers)), group
+            assert not golden.rows[group].wrong(columns_of(golden.spec, answers)), group
             require_decisions(golden, group, answers)
 
 

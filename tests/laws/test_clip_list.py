@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from fractions import Fraction
 from functools import cache
 
 import hypothesis.strategies as st
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import smle_check
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
@@ -21,10 +19,10 @@ from smle.heads.rules.clip_list import ClipList
 from smle.heads.rules.many_limits import LimitPairs
 from smle.rules import Specification
 from smle.rules.membership import broken
-from smle_check.heads.clips import STAGES, limits_of
 from support.builder import Package, accepted, refusal, repacked
 from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of
 from support.sampling import Judge, hard_points
+from support.written_again import RulesAgain, fused_multiply_add
 
 
 @cache
@@ -280,64 +278,30 @@ def test_random_limits_hold_or_are_refused(rules, seed):
 # --- other ways to compute ----------------------------------------------------------------------------------------
 
 
-def sum_of(terms, offset, rng, way):
-    """Sum products in float64: in a random order, fused or not, with results flushed to zero or not."""
-    total = 0.0 if offset is None else float(offset)
-    for k in rng.permutation(len(terms)):
-        a, b = terms[k]
-        total = float(Fraction(a) * Fraction(b) + Fraction(total)) if "fused" in way else total + a * b
-        if "flushed" in way and abs(total) < 2.0**-1022:
-            total = 0.0
+def in_any_order(multiply_add, *, flushed=False):
+    """Return an order of summation, with results flushed to zero or not."""
+
+    def total(A, v, b):
+        result = b
+        for k in np.random.default_rng(3).permutation(v.shape[1]):
+            result = multiply_add(A[..., k], v[:, None, k], result)
+            if flushed:
+                result = np.where(np.abs(result) < 2.0**-1022, 0.0, result)
+        return result
+
     return total
 
 
-def written_down_again(spec, tensor, x, answer, rng, way):
-    """The program of the format for one row, in plain Python floats."""
-    kind = "float64" if x.dtype == np.float64 else "float32"
-    ends = (tensor[f"domain.{end}_{kind}"].tolist() for end in ("lower", "upper"))
-    x = [min(max(v, low), high) for v, low, high in zip(x.tolist(), *ends, strict=True)]
-    limits = limits_of(spec)
-    used = sorted({row for limit in limits for row in spec.regions[limit.region]})
-    compared = iter(tensor[f"gate.constants_{kind}"].tolist())
-    oblique = iter(zip(tensor["gate.coefficients"].tolist(), tensor["gate.thresholds"].tolist(), strict=True))
-    holds = {}
-    for r in used:
-        row = spec.rows[r]
-        if len(row.terms) == 1:
-            ((k, sign),) = row.terms.items()
-            value, constant = (x[k] if sign > 0 else -x[k]), next(compared)
-            holds[r] = value < constant if row.strict else value <= constant
-        else:
-            coefficients, threshold = next(oblique)
-            terms = [(c, v) for c, v in zip(coefficients, x, strict=True) if c]
-            holds[r] = not sum_of(terms, None, rng, way) > threshold
-    q = [float(v) if abs(v) <= 2.0**100 else float(d) for v, d in zip(answer, tensor["clips.default"], strict=True)]
-    places = dict.fromkeys(STAGES, 0)
-    for limit in limits:
-        i, places[limit.stage] = places[limit.stage], places[limit.stage] + 1
-        if not all(holds[r] for r in spec.regions[limit.region]):
-            continue
-        v = float(tensor[f"clips.{limit.stage}"][i])
-        if limit.slope:
-            slopes = tensor[f"clips.{limit.stage}_slope"][i].tolist()
-            v = sum_of([(s, value) for s, value in zip(slopes, x, strict=True) if s], v, rng, way)
-        y = q[limit.output]
-        q[limit.output] = (y if y >= v else v) if limit.side > 0 else (y if y <= v else v)
-    return np.array(q).astype(np.float32)
-
-
-@pytest.mark.parametrize("way", ["", "fused", "flushed", "fused, flushed"])
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("multiply_add", [lambda a, b, c: a * b + c, fused_multiply_add], ids=["plain", "fused"])
 @pytest.mark.parametrize("name", EVERYDAY)
-def test_no_order_of_summation_breaks_a_limit(name, way):
-    spec = spec_of(EVERYDAY[name])
-    certificate, judge, rng = certified(name), Judge(spec), np.random.default_rng(3)
-    stated = smle_check.Specification(certificate.document["specification"], certificate.block)
-    tensors = ClipList(certificate)._tensors
+def test_no_order_of_summation_breaks_a_limit(name, multiply_add, flushed):
+    spec, certificate = spec_of(EVERYDAY[name]), certified(name)
+    judge, rng = Judge(spec), np.random.default_rng(3)
+    program = RulesAgain(certificate, in_any_order(multiply_add, flushed=flushed))
     for dtype in (np.float32, np.float64):
         X = np.concatenate([part[:60] for part in hard_points(spec, rng, 600, dtype=dtype)])
-        Y = answers_for(spec, X, rng)
-        served = np.stack([written_down_again(stated, tensors, x, y, rng, way) for x, y in zip(X, Y, strict=True)])
-        assert judge.violations(X, served) == []
+        assert judge.violations(X, program(X, answers_for(spec, X, rng))) == []
 
 
 @settings(max_examples=40, deadline=None)

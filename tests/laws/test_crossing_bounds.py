@@ -18,32 +18,32 @@ from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.nn import BoxNetwork
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals, Specification
+from smle.solvers import Status
 from support.builder import CROSSING, crossing_bounds, issued
 from support.exact_judge import doubts
+from support.formulations import exclusion_counterexample_milp, linear_counterexample_milp
 from support.guarantee_instances import random_instance
-from support.paper_milp import Problem, strongest_linear, strongest_pair
 
 CASES = 40
 
 
-def drawn(seed: int, *, linear: bool, d: int = 2, n: int = 5, m: int = 3) -> tuple[Bounds, Head, Region, Problem]:
-    """Return crossing bounds, a head and an oblique region, and the same for scipy."""
+def drawn(seed: int, *, linear: bool, d: int = 2, n: int = 5, m: int = 3) -> tuple[Bounds, Bounds, Head, Region]:
+    """Return crossing bounds, the same as the paper states them (linear, as drawn), a head and an oblique region."""
     rng = np.random.default_rng(seed)
     low, high = -np.ones(d), np.ones(d)
     Q, q = rng.uniform(-1, 1, (3, d)).round(2), rng.uniform(0, 1, 3).round(2)
     lower, upper = rng.normal(size=n).astype("f4"), rng.normal(size=n).astype("f4")
     slopes = [rng.normal(size=(n, d)).astype("f4") if linear else np.zeros((n, d), "f4") for _ in range(2)]
-    bounds = Bounds(lower, upper, *slopes) if linear else Bounds(lower, upper)
+    stated = Bounds(lower, upper, *slopes)
     head = Head(rng.normal(size=(m, n)).astype("f4"), rng.normal(size=m).astype("f4"))
     region = Region(Domain(low, high, np.ones(d)), tuple(range(3)), Q, q, 3)
-    problem = Problem(low, high, Q, q, lower, upper, *slopes, head.W, head.b)
-    return bounds, head, region, problem
+    return stated if linear else Bounds(lower, upper), stated, head, region
 
 
-def reaches(bounds: Bounds, x: np.ndarray, z: np.ndarray, problem: Problem) -> bool:
+def reaches(bounds: Bounds, x: np.ndarray, z: np.ndarray, within: float = 1e-5) -> bool:
     """Whether z is in H(x) as the paper has it, up to rounding."""
-    lower, upper = problem.lower + problem.lower_slope @ x, problem.upper + problem.upper_slope @ x
-    return bool((z >= lower - 1e-5).all() and (z <= np.maximum(lower, upper) + 1e-5).all())
+    lower, upper = bounds.at(x)
+    return bool((z >= lower - within).all() and (z <= np.maximum(lower, upper) + within).all())
 
 
 WAYS = {"constant": False, "at vertices": True, "case by case": True, "by a MILP": True}
@@ -59,7 +59,7 @@ def test_strongest_counterexamples_equal_the_papers_milp_where_bounds_cross(
     if way == "by a MILP":
         monkeypatch.setattr(counterexample, "_MOST_CASES", 0)
     for seed in range(CASES):
-        bounds, head, region, problem = drawn(seed, linear=linear)
+        bounds, stated, head, region = drawn(seed, linear=linear)
         rng = np.random.default_rng(1000 + seed)
         R, r = rng.uniform(-1, 1, (4, 3)).round(2), rng.uniform(-1, 4, 4).round(2)
         rows = Literals(R, np.zeros((4, 2)), r, np.zeros(4, dtype=bool))
@@ -68,13 +68,15 @@ def test_strongest_counterexamples_equal_the_papers_milp_where_bounds_cross(
             support.vertices = None  # type: ignore[assignment]
         envelope = WidenedBox.over_region(bounds, support)
         search = linear_counterexample(rows, HeadNumbers.exact(head), envelope, support)
-        best, _, _ = strongest_linear(problem, R, r)
-        crossed += bool((problem.lower > problem.upper).any() if not linear else envelope.crossing is not None)
+        milp = linear_counterexample_milp(rows, stated, head, region, as_printed=True)
+        crossed += bool((stated.lower > stated.upper).any() if not linear else envelope.crossing is not None)
+        assert milp.status is Status.OPTIMAL
         assert search.strongest
-        assert (0.0 if search.found is None else search.found.strength) == pytest.approx(best, abs=2e-5), seed
+        ours, theirs = (0.0 if one.found is None else one.found.strength for one in (search, milp))
+        assert ours == pytest.approx(theirs, abs=2e-5), seed
         if search.found is not None:
             found += 1
-            assert reaches(bounds, search.found.x, search.found.z, problem)
+            assert reaches(stated, search.found.x, search.found.z)
             assert (region.A @ search.found.x <= region.a + 1e-7).all()
     assert crossed > CASES * 3 // 4
     assert CASES // 4 < found <= CASES
@@ -85,16 +87,17 @@ def test_strongest_pairs_equal_the_papers_milp_where_bounds_cross(linear: bool) 
     pairs = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
     found = 0
     for seed in range(CASES):
-        bounds, head, region, problem = drawn(seed, linear=linear)
+        bounds, stated, head, region = drawn(seed, linear=linear)
         envelope = WidenedBox.over_region(bounds, RegionMaximum(region))
         search = exclusion_counterexample(pairs, HeadNumbers.exact(head), envelope, region)
-        best, _, _ = strongest_pair(problem, pairs)
+        milp = exclusion_counterexample_milp(pairs, stated, head, region)
+        assert milp.status is Status.OPTIMAL
         assert search.strongest
-        assert (search.found is None) == (best < 0), seed
-        if search.found is not None:
+        assert (search.found is None) == (milp.found is None), seed
+        if search.found is not None and milp.found is not None:
             found += 1
-            assert search.found.strength == pytest.approx(best, abs=2e-5), seed
-            assert reaches(bounds, search.found.x, search.found.z, problem)
+            assert search.found.strength == pytest.approx(milp.found.strength, abs=2e-5), seed
+            assert reaches(stated, search.found.x, search.found.z)
     assert found > CASES // 2
 
 
@@ -123,14 +126,7 @@ def test_search_and_proof_speak_of_the_same_set(literals: int) -> None:
                 refuted += 1
                 assert not all(isinstance(v, Holds) for v in own), seed
                 x, z = search.found.x, search.found.z
-                lower, upper = (
-                    offset + slope @ x
-                    for offset, slope in (
-                        (over.bounds.lower, over.bounds.lower_slope), (over.bounds.upper, over.bounds.upper_slope)
-                    )
-                )  # fmt: skip
-                assert (z >= lower - 1e-4).all()
-                assert (z <= np.maximum(lower, upper) + 1e-4).all()
+                assert reaches(over.bounds, x, z, within=1e-4)
     assert proved > 10
     assert refuted > 10
     assert cut > 1

@@ -15,7 +15,7 @@ from smle.heads.box.proof.frozen_heads import Bounds, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import Holds, NotProved
 from smle.heads.box.proof.verify import verify_clauses
-from smle.heads.box.proof.worst_case import WidenedBox
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import LinearProgram, Solution, Status, solve
@@ -23,7 +23,6 @@ from support.formulations import (
     exclusion_counterexample_milp,
     linear_counterexample_milp,
     plain_envelope,
-    plain_numbers,
     worst_clause_milp,
 )
 from support.guarantee_instances import Instance, random_instance, random_over
@@ -53,7 +52,7 @@ def test_linear_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds: r
         envelope, region, rows = plain(instance)
         head = instance.over.heads[0]
         assert head is not None
-        fast = linear_counterexample(rows, plain_numbers(head), envelope, RegionMaximum(region))
+        fast = linear_counterexample(rows, HeadNumbers.exact(head), envelope, RegionMaximum(region))
         slow = linear_counterexample_milp(rows, instance.over.bounds, head, region)
         assert (fast.found is None) == (slow.found is None)
         if fast.found is not None and slow.found is not None:
@@ -76,7 +75,7 @@ def test_exclusion_search_has_the_optimum_of_the_papers_milp(affine: bool, seeds
         domain = Domain.of(instance.spec)
         region = Region.of(instance.cells, instance.spec, [1], domain=domain)
         envelope = plain_envelope(over.bounds, domain)  # type: ignore[arg-type]
-        fast = exclusion_counterexample(PAIRS, plain_numbers(head), envelope, region)
+        fast = exclusion_counterexample(PAIRS, HeadNumbers.exact(head), envelope, region)
         slow = exclusion_counterexample_milp(PAIRS, over.bounds, head, region)
         assert (fast.found is None) == (slow.found is None)
         both.add(fast.found is None)
@@ -136,8 +135,6 @@ def test_pair_weights_equal_the_lp_of_the_pair() -> None:
         head = instance.over.heads[0]
         assert head is not None
         _, margins = verify_exclusions(PAIRS, head, envelope, domain, best=True)
-        from smle.heads.box.proof.worst_case import HeadNumbers
-
         numbers = HeadNumbers.of(head, envelope, domain)
         for (h, k), margin in zip(PAIRS, margins, strict=True):
             optimum = clause_optimum(Literals.of_pairs(np.array([h, k]), 3, 2), numbers, envelope, Region.whole(domain))
@@ -152,7 +149,7 @@ def test_many_rows_are_decided_by_the_milp_with_the_same_optimum(affine: bool, m
         envelope, region, rows = plain(instance)
         head = instance.over.heads[0]
         assert head is not None
-        arguments = rows, plain_numbers(head), envelope, RegionMaximum(region)
+        arguments = rows, HeadNumbers.exact(head), envelope, RegionMaximum(region)
         monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 12)
         tried = linear_counterexample(*arguments)
         monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 0)
@@ -178,7 +175,7 @@ def test_a_milp_out_of_time_says_that_a_stronger_one_may_exist(monkeypatch: pyte
 
     monkeypatch.setattr(counterexample, "_SUBSET_ROWS", 0)
     monkeypatch.setattr(counterexample, "solve", out_of_time)
-    search = linear_counterexample(rows, plain_numbers(head), envelope, RegionMaximum(region))
+    search = linear_counterexample(rows, HeadNumbers.exact(head), envelope, RegionMaximum(region))
     assert solved
     assert search.found is not None
     assert not search.strongest

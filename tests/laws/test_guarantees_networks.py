@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.heads.box.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, Layer
 from smle.heads.box.proof.verdict import Holds, NotProved, Unknown
 from smle.heads.box.proof.verify import verify
 from smle.heads.box.proof.worst_case import WidenedBox
@@ -15,13 +15,14 @@ from support.formulations import worst_clause_milp
 from support.guarantee_instances import Instance, random_instance
 
 
-def random_bounds(seed: int, *, n: int = 3, shift: float = 3.0) -> NetworkBounds:
+def random_bounds(seed: int, *, n: int = 3, shift: float = 3.0) -> Bounds:
     rng = np.random.default_rng(seed)
 
     def layer(inputs: int, outputs: int, shift: float = 0.0) -> Layer:
         return Layer(rng.normal(size=(outputs, inputs)) * 0.6, rng.normal(size=outputs) * 0.5 + shift)
 
-    return NetworkBounds((layer(2, 4),), layer(4, n), layer(4, n, shift))
+    hidden, lower, upper = layer(2, 4), layer(4, n), layer(4, n, shift)
+    return Bounds(lower.bias, upper.bias, lower.weight, upper.weight, (hidden,))
 
 
 def test_envelope_encloses_what_the_deployed_clip_gives() -> None:

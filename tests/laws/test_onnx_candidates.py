@@ -18,7 +18,7 @@ from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.onnx.program import FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session
-from support.joined import KINDS, asked, branch, every_constant_counts, every_node_counts, flushing, joined
+from support.joined import KINDS, asked, branch, every_constant_counts, every_node_counts, joined
 from support.random_rules import random_rules
 from support.rules_cases import COUPLED, LABELS, MERGED, TABLES
 from support.sampling import Judge, hard_points
@@ -83,7 +83,7 @@ def test_every_rule_holds_and_allowed_answers_stay(name, monitor):
     X = points(spec, rng, 1200)
     Y = answers(spec, len(X), rng)
     expected, by = Candidates(certificate).explained(X, Y)
-    for running in (session(made.onnx), flushing(made.onnx)):
+    for running in (session(made.onnx), session(made.onnx, flush=True)):
         served = columns_of(spec, asked(running, spec, X, Y))
         assert judge.violations(X, served) == []
         kept = by == 0
@@ -125,7 +125,7 @@ def test_sums_that_are_written_by_their_terms_answer_alike(name, monkeypatch):
     made = joined(spec, certificate, monitor=True)
     assert made.onnx != exported(name).onnx
     assert len(smle_check.check_onnx(made.onnx, made.companion).proved) == len(certificate.proved)
-    for running in (session(made.onnx), flushing(made.onnx)):
+    for running in (session(made.onnx), session(made.onnx, flush=True)):
         served = columns_of(spec, asked(running, spec, X, Y))
         assert Judge(spec).violations(X, served) == []
         assert np.isclose(served, expected, rtol=1e-4, atol=1e-4).all(axis=1).mean() > 0.98
@@ -147,7 +147,7 @@ def test_random_rules_hold(seed):
     X = points(spec, rng, 400)
     Y = (good(X) + rng.normal(size=(len(X), len(unit))) * unit).astype(np.float32)
     Y[::40, 0] = np.nan
-    for running in (session(made.onnx), flushing(made.onnx)):
+    for running in (session(made.onnx), session(made.onnx, flush=True)):
         assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
 
 
@@ -187,7 +187,7 @@ def test_whatever_is_proposed_the_rules_hold(name, hostile):
     rng = np.random.default_rng(2)
     X = points(spec, rng, 800)
     Y = answers(spec, len(X), rng)
-    for running in (session(file.onnx), flushing(file.onnx)):
+    for running in (session(file.onnx), session(file.onnx, flush=True)):
         assert Judge(spec).violations(X, columns_of(spec, asked(running, spec, X, Y))) == []
 
 

@@ -17,7 +17,7 @@ from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.onnx.program import EMBEDDING
 from support.exported import accepted, columns_of, feed, session
-from support.joined import ANSWERS, KINDS, asked, every_constant_counts, every_node_counts, flushing, joined
+from support.joined import ANSWERS, KINDS, asked, every_constant_counts, every_node_counts, joined
 from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of
 from support.sampling import Judge, hard_points
 
@@ -76,7 +76,7 @@ def test_subnormal_numbers_read_as_zero(name, monitor):
     X[(X != 0) & (np.abs(X) < 2.0**-126)] = 0
     Y = answers_for(spec, X, rng)
     Y[::3, 0] = rng.choice(np.float32([1e-42, -1e-42, 2.0**-126, -(2.0**-127)]), len(Y[::3]))
-    served = columns_of(spec, asked(flushing(exported.onnx), spec, X, Y))
+    served = columns_of(spec, asked(session(exported.onnx, flush=True), spec, X, Y))
     assert Judge(spec).violations(X, served) == []
 
 
@@ -111,7 +111,7 @@ def test_random_limits_hold(rules, seed, monitor):
     Y = answers_for(spec, X, rng)
     assert Judge(spec).violations(X, columns_of(spec, asked(session(exported.onnx), spec, X, Y))) == []
     X[(X != 0) & (np.abs(X) < 2.0**-126)] = 0
-    assert Judge(spec).violations(X, columns_of(spec, asked(flushing(exported.onnx), spec, X, Y))) == []
+    assert Judge(spec).violations(X, columns_of(spec, asked(session(exported.onnx, flush=True), spec, X, Y))) == []
 
 
 # --- changed graphs -----------------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_operators_text_and_yaml_give_the_same_rule(when, then):
     by_text = compiled(when, then)
     by_operators = Specification.build(**stated, rules=[rule("r", Condition(when), Condition(then))])
     by_arrow = Specification.build(**stated, rules={"r": f"{to_text(when)} -> {to_text(then)}"})
-    assert by_text == by_operators == by_arrow == Specification.from_yaml(by_text.to_yaml())
+    by_pair = Specification.build(**stated, rules={"r": (to_text(when), Condition(then))})
+    assert by_text == by_operators == by_arrow == by_pair == Specification.from_yaml(by_text.to_yaml())
 
 
 # --- anything at all ----------------------------------------------------------------------------------------------

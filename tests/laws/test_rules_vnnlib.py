@@ -19,6 +19,7 @@ terms = st.recursive(
     variables | numbers,
     lambda inner: st.one_of(
         st.tuples(st.sampled_from("+-"), inner, inner),
+        st.tuples(st.sampled_from("+-"), inner, inner, inner),
         st.tuples(st.just("*"), numbers, inner),
         st.tuples(st.just("-"), inner),
     ),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +14,8 @@ from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.backbones import MLP
 from smle.rules import Specification
 from smle.rules.membership import broken
-from support.exported import columns_of, feed, model_of, untrained
+from support.exported import feed, model_of, untrained
+from support.runtimes import Case, installed_runtime
 
 SIGNS = """
 inputs: {a: [-1, 1], b: [-2, 2]}
@@ -80,34 +77,20 @@ def test_torch_with_subnormal_numbers_flushed(flushing, text, kind):
         assert not broken(spec, X, answers.astype(np.float64)).any()
 
 
-_ASK = """
-import pickle, sys, onnxruntime
-questions, answers = pickle.load(sys.stdin.buffer), []
-for model, feeds in questions:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    answers.append([dict(zip([o.name for o in session.get_outputs()], session.run(None, feed))) for feed in feeds])
-pickle.dump(answers, sys.stdout.buffer)
-"""
-
-
 def test_onnxruntime_with_subnormal_numbers_as_zero():
     """In a process of its own: onnxruntime looks at the option when the first session is made."""
-    cases, X = [], grid(np.float32)
+    specs, cases, X = [], [], grid(np.float32)
     batches = [X, *(X[i : i + 1] for i in range(len(X)))]
     for text in (SIGNS, FOUR, ONE):
         for monitor in (True, False):
             exported = untrained(text)
             model = model_of(exported.spec, exported.record, mlp_backbone(exported.record.weights), monitor=monitor)
             feeds = [feed(exported.spec, rows) for rows in batches]
-            cases.append((exported.spec, model.SerializeToString(), feeds))
-    question = pickle.dumps([case[1:] for case in cases])
-    reply = subprocess.run([sys.executable, "-c", _ASK], input=question, capture_output=True, check=True)
-    for (spec, *_), answers in zip(cases, pickle.loads(reply.stdout), strict=True):
-        for rows, answer in zip(batches, answers, strict=True):
-            assert not broken(spec, rows, columns_of(spec, answer).astype(np.float64)).any()
+            specs.append(exported.spec)
+            cases.append(Case(model.SerializeToString(), exported.spec.targets, feeds))
+    for spec, found in zip(specs, installed_runtime().answers(cases, flush=True), strict=True):
+        for rows, answers in zip(batches, found, strict=True):
+            assert not broken(spec, rows, np.concatenate(answers, axis=1).astype(np.float64)).any()
 
 
 def test_no_constant_of_domain_and_gate_is_subnormal():

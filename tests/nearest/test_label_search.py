@@ -81,6 +81,10 @@ def broken(on: np.ndarray, clauses: Clauses, pairs: list[tuple[int, int]]) -> bo
     return unmet or any(on[i] and on[k] for i, k in pairs)
 
 
+def ways_of(search: LabelSearch) -> set[type]:
+    return {type(part.way) for part in search.parts}
+
+
 def optimum(logits: np.ndarray, clauses: Clauses, pairs: list[tuple[int, int]]) -> float:
     """Return what the nearest allowed set costs, by a mixed-integer program."""
     every = [*clauses, *([(i, False), (k, False)] for i, k in pairs)]
@@ -127,9 +131,7 @@ def test_branches_and_diagrams_cost_the_same(case: str) -> None:
 
 def test_a_way_for_each_kind_of_rules() -> None:
     rng = np.random.default_rng(0)
-    ways = {}
-    for case, made in CASES.items():
-        ways[case] = {type(part.way) for part in LabelSearch(*made(rng)).parts}
+    ways = {case: ways_of(LabelSearch(*made(rng))) for case, made in CASES.items()}
     assert ways["clauses"] == ways["counts"] == ways["tree of exclusions"] == {Diagram}
     assert ways["forest"] == ways["graph"] == ways["circles"] == {Closure}
 
@@ -181,7 +183,7 @@ def test_a_search_that_is_cut_short_says_so_and_obeys(monkeypatch: pytest.Monkey
     rng = np.random.default_rng(2)
     clauses = random_clauses(rng, 40, 110)
     search, logits = LabelSearch(40, clauses), rng.normal(size=(8, 40))
-    assert not search.ends
+    assert Branches in ways_of(search)
     best = search.nearest(logits)
     assert best.allowed.all()
     assert not best.cut.any()
@@ -238,7 +240,7 @@ def test_thousands_of_labels_in_a_tree_of_exclusions() -> None:
     rng = np.random.default_rng(0)
     clauses, pairs = tree(rng, 1200)
     search, logits = LabelSearch(1200, clauses, pairs), rng.normal(size=(2, 1200))
-    assert search.ends
+    assert ways_of(search) == {Diagram}
     found = search.nearest(logits)
     for row, on in zip(logits, found.on, strict=True):
         assert not broken(on, clauses, pairs)

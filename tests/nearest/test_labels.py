@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from smle.certificates import issue
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.candidates import Candidates
 from smle.nearest import label_branches, label_diagrams
+from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined
@@ -61,6 +62,32 @@ def test_a_row_gets_the_same_labels_alone_in_a_batch_and_in_onnx(k: int, count: 
         for i in range(0, 120, 7):
             np.testing.assert_array_equal(head(X[i : i + 1], given[i : i + 1])[0], served[i])
         np.testing.assert_array_equal(columns_of(spec, asked(exported, spec, X, given)) >= 0, served >= 0)
+
+
+NAMES = [f"a{i}" for i in range(40)]
+LABEL_RULES = {
+    "exclusions": [f"not ({NAMES[i]} and {NAMES[j]})" for i in range(12) for j in range(i) if (3 * i + 5 * j) % 7 < 3],
+    "chain": [f"{a} implies {b}" for a, b in pairwise(NAMES[:12])],
+    "groups": [f"exactly_one({', '.join(NAMES[k : k + 4])})" for k in (0, 4, 8)] + ["a1 implies (a5 or a9)"],
+    "deep tree": [f"a{i} implies a{(i - 1) // 2}" for i in range(1, 40)],
+}
+
+
+@pytest.mark.parametrize("kind", LABEL_RULES)
+def test_the_most_likely_set_is_served_and_other_logits_stay(kind: str) -> None:
+    stated = "".join(f"  - {{name: r{i}, then: '{then}'}}\n" for i, then in enumerate(LABEL_RULES[kind]))
+    spec = Specification.from_yaml(f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(NAMES)}]\nrules:\n{stated}")
+    X, t = np.zeros((60, 1)), 2 * logits("normal", 60, 40)
+    y, by = Candidates(certify_rules(spec)).explained(X, t)
+    assert {1} <= set(by) <= {0, 1}
+    best = nearest_outputs(spec, X, 1 / (1 + np.exp(-t.astype(np.float64)))) > 0
+
+    def lost(on: np.ndarray) -> np.ndarray:
+        return np.where(on != (t >= 0), np.abs(t), 0.0).sum(axis=1)
+
+    np.testing.assert_allclose(lost(y >= 0), lost(best), atol=1e-3)
+    same = (y >= 0) == (t >= 0)
+    np.testing.assert_array_equal(y[same], t[same])
 
 
 def test_thousands_of_rules_make_a_program() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from smle.errors import DataError, RuleError
 from smle.nearest import unions
-from smle.nearest.oracle import common_units, nearest_outputs, to_scores
-from smle.nearest.oracle_labels import EPSILON, most_likely_labels, weights_of
+from smle.nearest.oracle import EPSILON, common_units, most_likely_labels, nearest_outputs, to_scores, weights_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle.rules.membership import broken
 from smle.solvers import QuadraticProgram, Status, solve

@@ -10,14 +10,13 @@ from html.parser import HTMLParser
 
 import pytest
 from sklearn.linear_model import LinearRegression
-from typer.testing import CliRunner
 
 from smle import NetworkRegressor, SafeRegressor
-from smle.cli import app
 from smle.estimators import without_rules
 from smle.report import write_report
 from smle.report.judge import judge
 from smle.report.page import json_for_script
+from support.commands import refused, run
 from support.report_rules import HOSTILE
 
 
@@ -82,13 +81,12 @@ def test_files_that_were_replaced_after_the_check_are_left_out(braking_folder, d
         dose[0].save(braking_folder, overwrite=True)
         return judgement
 
-    monkeypatch.setattr("smle.report.write.judge", judged_then_replaced)
+    monkeypatch.setattr("smle.report.judge.judge", judged_then_replaced)
     result, page = written(tmp_path, braking_folder)
     assert result.verdict == "proved"
     after = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in braking_folder.iterdir()}
     assert not any(digest in page.text for name, digest in after.items() if digest != before.get(name))
-    assert all(before[name] in page.text for name in ("model.json", "rules.yaml", "certificate.json"))
-    assert before["model.safetensors"] not in page.text
+    assert all(digest in page.text for digest in before.values())
 
 
 def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
@@ -100,43 +98,23 @@ def test_an_estimator_that_was_changed_in_memory(braking_model, tmp_path):
     assert "hold for every input" not in page.text
 
 
-def _flip_bit(folder):
-    path = folder / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
+DAMAGES = {
+    "a bit of the weights": ("model.safetensors", lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]),
+    "weights cut off": ("model.safetensors", lambda data: data[:100]),
+    "a relaxed rule": ("rules.yaml", lambda data: data.replace(b"0.8", b"0.7")),
+    "rules that cannot be read": ("rules.yaml", lambda data: b"rules: ["),
+    "a certificate that cannot be read": ("certificate.json", lambda data: b"{"),
+    "no certificate": ("certificate.json", None),
+}
 
 
-def _relax_rule(folder):
-    path = folder / "rules.yaml"
-    path.write_text(path.read_text().replace("0.8", "0.7"))
-
-
-def _cut_weights(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def _lose_certificate(folder):
-    (folder / "certificate.json").unlink()
-
-
-def _break_rules(folder):
-    (folder / "rules.yaml").write_text("rules: [")
-
-
-def _break_certificate(folder):
-    (folder / "certificate.json").write_text("{")
-
-
-@pytest.mark.parametrize(
-    "damage", [_flip_bit, _relax_rule, _cut_weights, _lose_certificate, _break_rules, _break_certificate]
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folder, tmp_path, damage):
-    damage(braking_folder)
+    name, change = DAMAGES[damage]
+    place = braking_folder / name
+    place.unlink() if change is None else place.write_bytes(change(place.read_bytes()))
     target = tmp_path / "report.html"
-    done = CliRunner().invoke(app, ["report", str(braking_folder), "-o", str(target)])
-    assert done.exit_code == 1
+    assert run("report", braking_folder, "-o", target).exit_code == 1
     page = target.read_text(encoding="utf-8")
     assert "Do not rely on this model." in page
     assert 'class="verdict rejected"' in page
@@ -148,24 +126,10 @@ def test_a_damaged_model_is_reported_in_red_and_nothing_is_claimed(braking_folde
 def test_command_line(braking_folder, braking_table, tmp_path):
     braking_table.to_csv(tmp_path / "data.csv", index=False)
     target = tmp_path / "page.html"
-    done = CliRunner().invoke(
-        app, ["report", str(braking_folder), "--data", str(tmp_path / "data.csv"), "-o", str(target), "--json"]
-    )
+    done = run("report", braking_folder, "--data", tmp_path / "data.csv", "-o", target, "--json")
     assert done.exit_code == 0
     assert json.loads(done.output) == {"report": str(target), "verdict": "proved", "reason": "", "warning": None}
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "nothing")]).exit_code == 2
-    assert CliRunner().invoke(app, ["report", str(braking_folder), "--data", "nothing.csv"]).exit_code == 2
-    baseline = CliRunner().invoke(app, ["report", str(braking_folder), "--plain", str(braking_folder)])
-    assert baseline.exit_code == 2
-    assert "Expected data" in baseline.output
-
-
-def _refused(*arguments):
-    result = CliRunner().invoke(app, ["report", *map(str, arguments)])
-    assert result.exit_code == 2, result.output
-    assert len(result.output.strip().splitlines()) == 1
-    assert "Errno" not in result.output
-    return result.output
+    assert "Expected data" in refused("report", braking_folder, "--plain", braking_folder)
 
 
 def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, tmp_path):
@@ -175,25 +139,25 @@ def test_what_a_report_is_about_is_not_replaced(braking_folder, braking_table, t
     (tmp_path / "link.html").symlink_to(data)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for target in (data, tmp_path / "link.html"):
-        assert "is the table itself" in _refused(braking_folder, "--data", data, "-o", target)
+        assert "is the table itself" in refused("report", braking_folder, "--data", data, "-o", target)
     both = (braking_folder, "--data", data, "--plain", tmp_path / "baseline", "-o")
     for target in (braking_folder / "rules.yaml", tmp_path / "baseline" / "model.json"):
-        assert "is a file of the model" in _refused(*both, target)
-    assert "is not called .html" in _refused(braking_folder, "-o", data)
-    assert "it is a folder" in _refused(braking_folder, "-o", tmp_path)
-    assert "a part of the path is a file" in _refused(braking_folder, "-o", data / "report.html")
+        assert "is a file of the model" in refused("report", *both, target)
+    assert "is not called .html" in refused("report", braking_folder, "-o", data)
+    assert "it is a folder" in refused("report", braking_folder, "-o", tmp_path)
+    assert "a part of the path is a file" in refused("report", braking_folder, "-o", data / "report.html")
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_errors_in_a_table_name_the_file(braking_folder, braking_table, plain, tmp_path):
     data = tmp_path / "data.csv"
     braking_table.drop(columns="speed").to_csv(data, index=False)
-    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Expected the inputs")
+    assert refused("report", braking_folder, "--data", data).startswith(f"error: {data}: Expected the inputs")
     braking_table.assign(speed=None).to_csv(data, index=False)
-    assert _refused(braking_folder, "--data", data).startswith(f"error: {data}: Input 'speed'")
+    assert refused("report", braking_folder, "--data", data).startswith(f"error: {data}: Input 'speed'")
     braking_table.to_csv(data, index=False)
     plain[0].save(tmp_path / "other")
-    other = _refused(braking_folder, "--data", data, "--plain", tmp_path / "other")
+    other = refused("report", braking_folder, "--data", data, "--plain", tmp_path / "other")
     assert other.startswith("error: Expected a baseline")
 
 
@@ -286,7 +250,7 @@ def test_a_poor_model_is_called_poor(poor, tmp_path):
     for item in recorded["outputs"]:
         assert f"{item['score']['safe']:.4f}" in page.text
     model.save(tmp_path / "model")
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "model"), "-o", str(tmp_path / "page.html")])
+    done = run("report", tmp_path / "model", "-o", tmp_path / "page.html")
     assert f"WARNING: {recorded['concern']}" in done.output
 
 

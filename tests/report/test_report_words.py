@@ -24,14 +24,14 @@ from smle.rules import (
     linear,
     row_text,
 )
-from smle.rules.expressions import KEYWORDS, to_text
+from smle.rules.expressions import KEYWORDS, Call, Compare, Name, Negative, Num, add, multiply, to_text
 from smle.rules.parser import parse
-from support.rules_language import COMPARISONS
+from support.rules_language import COMPARISONS, formulas, memberships, truth_of
 from support.sentence_reader import UnreadableError, read, read_sentence
 
 VALUES = {
     name: Fraction(value)
-    for name, value in (("most", "3"), ("least", "-1.5"), ("between", "0.25"), ("near", "2"), ("third", "1/3"))
+    for name, value in (("most", "3"), ("least", "-1.5"), ("between", "0.25"), ("near", "1"), ("third", "1/3"))
 }
 SPEC = Specification(
     inputs=(
@@ -50,116 +50,60 @@ NUMBERS = ("a", "is", "x - y", "road=icy", "u", "below", "u >= 1")
 PICKED = {"road": ("dry", "icy", "near", "at most"), "advice": ("keep", "most", "not")}
 LABELS = ("cat", "dog", "at")
 
-# A generated part is (text of the rules language with all parentheses, its meaning as a function of a world).
-_small = st.sampled_from(["0", "1", "2", "0.5", "2.25", "0.001"])
-_number = _small.map(lambda t: (t, lambda w: Fraction(t)))
-_names = st.sampled_from(NUMBERS).map(lambda n: (f"`{n}`", lambda w: w["numbers"][n]))
-_constants = st.sampled_from(sorted(VALUES)).map(lambda n: (n, lambda w: VALUES[n]))
-
-
-def _joined(sign, operation):
-    return lambda pair: (f"({pair[0][0]} {sign} {pair[1][0]})", lambda w: operation(pair[0][1](w), pair[1][1](w)))
+_spoken = st.sampled_from([*map(Name, (*NUMBERS, *VALUES)), *(Num(Fraction(t)) for t in ("0", "2.25", "0.001"))])
+_constants = st.sampled_from([*map(Name, VALUES), Num(Fraction(2)), Num(Fraction("0.5"))])
 
 
 def _arithmetic(inner):
-    factor, pairs = _number | _constants, st.tuples(inner, inner)
+    pairs = st.tuples(inner, inner)
     return (
-        pairs.map(_joined("+", lambda a, b: a + b))
-        | pairs.map(_joined("-", lambda a, b: a - b))
-        | st.tuples(factor, inner).map(_joined("*", lambda a, b: a * b))
-        | st.tuples(inner, _constants).map(_joined("/", lambda a, b: a / b))
-        | inner.map(lambda p: (f"(-{p[0]})", lambda w: -p[1](w)))
-        | inner.map(lambda p: (f"abs({p[0]})", lambda w: abs(p[1](w))))
-        | pairs.map(lambda p: (f"max({p[0][0]}, {p[1][0]})", lambda w: max(p[0][1](w), p[1][1](w))))
-        | pairs.map(lambda p: (f"min({p[0][0]}, {p[1][0]})", lambda w: min(p[0][1](w), p[1][1](w))))
+        st.builds(Negative, inner)
+        | st.builds(lambda a, sign, b: add(a, [(sign, b)]), inner, st.sampled_from([1, -1]), inner)
+        | st.builds(lambda k, a: multiply(k, [("*", a)]), _constants, inner)
+        | st.builds(lambda a, k: multiply(a, [("/", k)]), inner, _constants)
+        | st.builds(Call, st.sampled_from(["max", "min"]), pairs)
+        | st.builds(Call, st.just("abs"), st.tuples(inner))
     )
 
 
-numbers = st.recursive(_number | _names | _constants, _arithmetic, max_leaves=4)
+numbers = st.recursive(_spoken, _arithmetic, max_leaves=4)
 
 
 @st.composite
 def _comparisons(draw):
-    count = draw(st.sampled_from([2, 2, 3, 3, 4]))
-    operands = draw(st.lists(numbers, min_size=count, max_size=count))
-    falling = draw(st.sampled_from([("<=",), ("<=", "<"), (">=",), (">=", ">"), tuple(COMPARISONS)]))
-    operators = draw(st.lists(st.sampled_from(falling), min_size=count - 1, max_size=count - 1))
-    text = operands[0][0] + "".join(f" {op} {o[0]}" for op, o in zip(operators, operands[1:], strict=True))
-
-    def meaning(world):
-        values = [operand[1](world) for operand in operands]
-        return all(COMPARISONS[op](a, b) for op, a, b in zip(operators, values, values[1:], strict=False))
-
-    return f"({text})", meaning
+    operators = draw(st.sampled_from([("<=",), ("<=", "<"), (">=",), (">=", ">"), tuple(COMPARISONS)]))
+    count = draw(st.sampled_from([1, 1, 2, 2, 3]))
+    operands = draw(st.lists(numbers, min_size=count + 1, max_size=count + 1))
+    return Compare(tuple(operands), tuple(draw(st.sampled_from(operators)) for _ in range(count)))
 
 
-@st.composite
-def _picks(draw):
-    group = draw(st.sampled_from(sorted(PICKED)))
-    chosen = draw(st.lists(st.sampled_from(PICKED[group]), min_size=1, max_size=3, unique=True))
-    negated = draw(st.booleans())
-    if len(chosen) == 1 and draw(st.booleans()):
-        text = f"{group} {'!=' if negated else '=='} '{chosen[0]}'"
-    else:
-        text = f"{group} {'not ' if negated else ''}in [{', '.join(f'`{c}`' for c in chosen)}]"
-    return f"({text})", lambda w: (w["picked"][group] in chosen) != negated
-
-
-def _connected(inner):
-    pairs, several = st.tuples(inner, inner), st.lists(inner, min_size=2, max_size=3)
-
-    def counted(function, fits):
-        return several.map(
-            lambda parts: (f"{function}({', '.join(p[0] for p in parts)})", lambda w: fits(sum(p[1](w) for p in parts)))
-        )
-
-    def counted_by(function, fits):
-        return st.tuples(_number | _constants, several).map(
-            lambda stated: (
-                f"{function}({stated[0][0]}, {', '.join(p[0] for p in stated[1])})",
-                lambda w: fits(sum(p[1](w) for p in stated[1]), stated[0][1](w)),
-            )
-        )
-
-    return (
-        pairs.map(_joined("and", lambda a, b: a and b))
-        | pairs.map(_joined("or", lambda a, b: a or b))
-        | pairs.map(_joined("implies", lambda a, b: not a or b))
-        | inner.map(lambda p: (f"(not {p[0]})", lambda w: not p[1](w)))
-        | counted("at_most_one", lambda n: n <= 1)
-        | counted("at_least_one", lambda n: n >= 1)
-        | counted("exactly_one", lambda n: n == 1)
-        | counted_by("at_most", lambda n, k: n <= k)
-        | counted_by("at_least", lambda n, k: n >= k)
-        | counted_by("exactly", lambda n, k: n == k)
-    )
-
-
-_labels = st.sampled_from(LABELS).map(lambda n: (n, lambda w: w["labels"][n]))
-conditions = st.recursive(_comparisons() | _comparisons() | _picks() | _labels, _connected, max_leaves=5)
+_picks = st.one_of(*(memberships(group, [*map(Name, options)]) for group, options in PICKED.items()))
+conditions = formulas(_comparisons() | _comparisons() | _picks | st.sampled_from([*map(Name, LABELS)]))
 _LEVELS = [Fraction(v) for v in ("-1.5", "0", "0.25", "1/3", "1", "2", "3", "7")]
 
 
 def _worlds(seed, count=8):
+    """Yield what the reader knows of a world, and the same as `truth_of` reads it."""
     rng = random.Random(seed)
     for _ in range(count):
-        yield {
-            "numbers": {name: rng.choice(_LEVELS) for name in NUMBERS},
-            "picked": {name: rng.choice(options) for name, options in PICKED.items()},
-            "labels": {name: rng.random() < 0.5 for name in LABELS},
-            "constants": VALUES,
-        }
+        picked = {name: rng.choice(options) for name, options in PICKED.items()}
+        labels = {name: rng.random() < 0.5 for name in LABELS}
+        values = {name: rng.choice(_LEVELS) for name in NUMBERS} | {"road=icy": Fraction(picked["road"] == "icy")}
+        scores = {option: int(option == picked["advice"]) for option in PICKED["advice"]}
+        signs = {name: 1 if on else -1 for name, on in labels.items()}
+        world = {"numbers": values, "picked": picked, "labels": labels, "constants": VALUES}
+        yield world, {**VALUES, **values, **signs, "road": picked["road"], "advice": scores}
 
 
 @given(conditions, st.none() | conditions, st.integers(0, 999))
 @settings(max_examples=120, deadline=None)
 def test_sentences_say_what_the_rule_says(then, when, seed):
-    trees = [None if part is None else parse(part[0]) for part in (when, then)]
-    texts = [None if tree is None else to_text(tree) for tree in trees]
-    sentence = words(Rule("rule", (), CNF(), *texts, tuple(trees)), SPEC)
+    texts = [None if tree is None else to_text(tree) for tree in (when, then)]
+    assert [None if text is None else parse(text) for text in texts] == [when, then]
+    sentence = words(Rule("rule", (), CNF(), *texts, (when, then)), SPEC)
     assume("(shortened)" not in sentence)
-    for world in _worlds(seed):
-        expected = (when is None or when[1](world), then[1](world))
+    for world, env in _worlds(seed):
+        expected = (when is None or truth_of(when, env), truth_of(then, env))
         assert read_sentence(sentence, world) == expected, (texts, sentence)
 
 

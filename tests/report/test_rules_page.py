@@ -3,9 +3,11 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from smle import diagnose
+from smle import Specification, diagnose
 from smle.report import write_rules_page
 from support.commands import run
 from support.report_rules import CHOICE, HOSTILE, LABELS
@@ -59,8 +61,6 @@ def test_opens_without_errors_and_fits_the_window(browser, pages, kind, width):
 
 
 def test_every_rule_is_there_with_its_rows_and_its_cost(browser, pages, bank):
-    import pandas as pd
-
     table = pd.read_csv(bank, keep_default_na=False, na_values={"arrears": "", "work": ""})
     found = diagnose(EXAMPLES / "bank.yaml", table, table)
     browser.open(pages / "bank.html")
@@ -105,3 +105,25 @@ def test_the_page_replaces_no_rules_and_no_table(tmp_path, bank):
     before = bank.read_bytes()
     assert run("rules", EXAMPLES / "bank.yaml", "--data", bank, "-o", bank).exit_code == 2
     assert bank.read_bytes() == before
+
+
+def test_two_thousand_entries_make_a_short_page(tmp_path):
+    """By the name of the table, and with few bars."""
+    rng, articles = np.random.default_rng(0), [f"a{i:04}" for i in range(2000)]
+    caps = dict(zip(articles, rng.uniform(10, 100, 2000).round(2).tolist(), strict=True))
+    spec = Specification.build(
+        inputs={"article": {"categories": articles}, "demand": (0, 100)},
+        outputs=["price"],
+        tables={"cap": {"key": "article", "values": caps}},
+        rules={"list": "price <= cap[article]", "busy": ("demand >= cap[article]", "price <= 1.1 * cap[article]")},
+    )
+    names = rng.choice(articles, 3000)
+    table = pd.DataFrame({"article": names, "demand": rng.uniform(0, 100, 3000)})
+    table["price"] = np.array([caps[name] for name in names]) * rng.uniform(0.5, 1.05, 3000)
+    page = write_rules_page(diagnose(spec, table, table), tmp_path / "rules.html", table=table, name="shop")
+    text = page.read_text()
+    assert len(text) < 150_000
+    assert "every input of the domain  ⟹  price &lt;= cap[article]" in text
+    assert "demand &gt;= cap[article]  ⟹  price &lt;= 1.1 * cap[article]" in text
+    assert "article=a0000" not in text
+    assert "of 2,000 the 12 with the most such rows" in text

@@ -5,10 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from smle import diagnose
-from smle.advice.compare import compare
 from smle.errors import RuleError
-from smle.rules import Specification, maximum, minimum, rule, variables
+from smle.rules import Specification, maximum, rule
 
 STATED = {"inputs": {"x": (0, 4), "w": (0, 4)}, "outputs": ["a", "b"]}
 LEVELS = [Fraction(v) for v in ("-2", "0", "1/2", "1", "3", "4")]
@@ -45,22 +43,6 @@ def test_regions_may_be_stated_by_extremes():
     assert len(spec("a >= 0", "max(x, w) >= 3").rules[0].regions) == 2
     for x, w in itertools.product(range(5), range(5)):
         assert any(region.contains([x, w]) for region in made.rules[0].regions) == (max(x, w) <= 3 and min(x, w) >= 1)
-
-
-def test_operators_state_the_same_rule():
-    a, b, x = variables("a b x")
-    assert spec(maximum(a, b - x) <= minimum(3, x)) == spec("max(a, b - x) <= min(3, x)")
-    with pytest.raises(RuleError, match=r"maximum\(a, b\) for the larger one"):
-        max(a, b)
-
-
-def test_diagnosis_and_comparison_understand_extremes():
-    clash = Specification.build(**STATED, rules={"low": "max(a, b) <= 3", "high": "a + b >= 7"})
-    assert diagnose(clash).contradictory
-    fine = Specification.build(**STATED, rules={"low": "max(a, b) <= 3", "high": "max(a, b) >= 2"})
-    assert not diagnose(fine).contradictory
-    assert compare(spec("max(a, b) <= 3"), spec("min(a, b) <= 3")).verdict == "weaker"
-    assert compare(spec("max(a, b) <= 3"), spec("a <= 3 and b <= 3")).verdict == "equal"
 
 
 def ramp(limit, *steps):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from smle.errors import RuleError
-from smle.rules import Specification, entries_of, rule, variables
+from smle.rules import Specification, rule, variables
 
 START = (
     "inputs: {article: {categories: [a, b, c]}, region: {categories: [north, south]}, w: [0, 10]}\noutputs: [y, z]\n"
@@ -99,11 +99,11 @@ def test_entries_are_named_by_what_a_clause_reads():
     lows = "lo: {key: article, values: {a: 1, b: 0, c: 2}}"
     texts = ["lo[article] <= y <= cap[article]", "z <= 2 * both[article, region]", "z >= lo[article] - cap[article]"]
     spec = spec_of(f"{CAP}, {BOTH}, {lows}", *texts)
-    low, high = entries_of(spec.rules[0], spec)
+    low, high = spec.entries[0]
     assert [entry.names[2] for entry in low + high] == ["lo[c]", "cap[c]"]
-    ((entry,),) = entries_of(spec.rules[1], spec)
+    ((entry,),) = spec.entries[1]
     assert entry.names == ("both[a, north]", "both[b, north]", "both[c, north]")
-    ((first, second),) = entries_of(spec.rules[3], spec)
+    ((first, second),) = spec.entries[3]
     assert (first.names[0], second.names[0]) == ("lo[a]", "cap[a]")
 
 

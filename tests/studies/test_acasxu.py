@@ -14,7 +14,7 @@ from torch import nn
 from smle import correct
 from smle.errors import DataError
 from smle.networks.safe_network import SafeNetwork
-from studies.bench import available, run_bench
+from studies.bench import run_bench
 from tests.support.acasxu_data import ADVICE, Task, advice, points_of, read_tasks, stand_in
 from tests.support.sampling import Judge
 from tests.support.vnnlib import write_vnnlib
@@ -25,55 +25,14 @@ def task() -> Task:
     return stand_in()
 
 
-def inside(task: Task, count: int, seed: int = 0) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [points_of(task.spec, rule, count, rng) for rule in range(len(task.rules))]
-
-
-@pytest.fixture(scope="module")
-def corrected(task: Task) -> SafeNetwork:
-    network: SafeNetwork = correct(task.model, task.spec, task.train).eval()
-    return network
-
-
-def answers(network: nn.Module, X: np.ndarray) -> np.ndarray:
-    with torch.no_grad():
-        scores: np.ndarray = network(torch.from_numpy(X)).numpy()
-    return scores
-
-
-# --- the corrected network
-
-
-def test_it_is_certified_and_its_certificate_covers_every_rule(task: Task, corrected: SafeNetwork) -> None:
-    proved = corrected.certificate_.check()
-    assert {p.rule for p in proved} == {rule.name for rule in task.spec.rules}
-
-
-def test_outside_all_regions_scores_are_bit_for_bit_the_originals(task: Task, corrected: SafeNetwork) -> None:
-    X = task.test[np.abs(task.test[:, 0]) < 0.29]
-    assert len(X) > 100
-    np.testing.assert_array_equal(answers(corrected, X), task.scores(X))
-
-
-def test_the_original_breaks_every_rule_somewhere_and_the_corrected_one_none(
-    task: Task, corrected: SafeNetwork
-) -> None:
-    X, judge = np.concatenate(inside(task, 1000, seed=1)), Judge(task.spec)
+def test_the_original_breaks_every_rule_somewhere_and_the_corrected_one_none(task: Task) -> None:
+    judge, rng = Judge(task.spec), np.random.default_rng(1)
+    X = np.concatenate([points_of(task.spec, rule, 1000, rng) for rule in range(len(task.rules))])
     before = {violation.rule for violation in judge.violations(X, task.scores(X))}
     assert before == {rule.name for rule in task.spec.rules}
-    assert not judge.violations(X, answers(corrected, X))
-
-
-def test_advice_changes_only_where_a_rule_was_broken(task: Task, corrected: SafeNetwork) -> None:
-    X = np.concatenate(inside(task, 1000, seed=2))
-    original, ours = task.scores(X), answers(corrected, X)
-    wrong = np.zeros(len(X), dtype=bool)
-    wrong[[v.row for v in Judge(task.spec).violations(X, original)]] = True
-    assert 0 < wrong.sum() < len(X)
-    near = np.abs(ours - original).max(axis=1) < 1e-6  # at a border the room that rounding needs is given up
-    assert near[~wrong].all()
-    assert (advice(ours) == advice(original))[~wrong].all()
+    network: SafeNetwork = correct(task.model, task.spec, task.train).eval()
+    with torch.no_grad():
+        assert not judge.violations(X, network(torch.from_numpy(X)).numpy())
 
 
 # --- data
@@ -135,15 +94,3 @@ def test_missing_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "acasxu" / "prop_5.vnnlib").unlink()
     with pytest.raises(DataError, match=r"prop_5\.vnnlib"):
         run_bench("acasxu")
-
-
-def test_quick_run_needs_no_data_and_meets_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SMLE_DATA", raising=False)
-    assert "acasxu" in available()
-    result = run_bench("acasxu", quick=True, output=tmp_path)
-    assert result.passed
-    assert all(result.passed.values()), result.passed
-    attacks = next(table for table in result.tables if table.title.startswith("Attacks on"))
-    assert all(row[3] > 0 for row in attacks.rows)  # every property is broken by the original
-    assert {row[5] for row in attacks.rows} == {"none"}
-    assert (tmp_path / "acasxu.md").exists()

@@ -24,8 +24,8 @@ TEXT, CODE = choices_of("paper", "synthetic"), choices_of("published", "syntheti
 ROOT = Path(__file__).parents[2]
 
 
-def network_of(choices, key="n2-easy-P3", benchmark="synthetic", quick=False):
-    task = methods.load_task(methods.Job(benchmark, key, "paper", "main", 0, quick=quick))
+def network_of(choices, key="n2-easy-P3", benchmark="synthetic"):
+    task = methods.load_task(methods.Job(benchmark, key, "paper", "main", 0))
     settings = chosen(benchmark, choices, task.X.shape[1], task.y.shape[1])
     return task, settings, safe_network(task, settings, seed=0)
 
@@ -81,17 +81,15 @@ def test_one_g_for_all_x_or_a_free_one_outside():
 
 
 def test_free_bounds_are_two_layers_and_may_cross():
-    for benchmark, key, quick in (("synthetic", "n2-easy-P3", False), ("forecasting", "Standin-S1-0.90", True)):
-        network = network_of(TEXT, key, benchmark, quick)[2]
+    for benchmark, key in (("synthetic", "n2-easy-P3"), ("forecasting", "Standin-S1-0.90")):
+        network = network_of(TEXT, key, benchmark)[2]
         assert {name for name, _ in network.box.named_parameters()} == {"lower", "upper"}
         with torch.no_grad():
             network.box.lower[0, 0] = 3.0
         bounds = network.frozen_heads().bounds  # where constant bounds cross, both are deployed as l
         assert bounds.lower[0] > bounds.upper[0] if benchmark == "synthetic" else bounds.lower[0] == bounds.upper[0]
         assert bounds.lower[0] == 3.0
-        _, _, ordered = network_of(
-            replace(TEXT, linear_bounds="ordered", constant_bounds="fixed"), key, benchmark, quick
-        )
+        _, _, ordered = network_of(replace(TEXT, linear_bounds="ordered", constant_bounds="fixed"), key, benchmark)
         frozen = ordered.frozen_heads().bounds
         assert (frozen.lower < frozen.upper).all()
 
@@ -140,7 +138,7 @@ def test_an_adversarial_step_weakens_the_counterexample():
 
 
 def test_the_sum_over_pairs_by_ascent_is_near_that_of_the_milp():
-    _, _, network = network_of(choices_of("published", "classification"), "Standin-0.6", "classification", True)
+    _, _, network = network_of(choices_of("published", "classification"), "Standin-0.6", "classification")
     frozen = network.frozen_heads()
     problem = HeadProblem.of(frozen, network.spec, network.cells, 0)
     part, head = problem.parts[0], frozen.heads[0]
@@ -157,7 +155,7 @@ LABELS = choices_of("published", "classification")
 
 def test_points_that_break_nothing_enter_the_queue_and_push_counterexamples_out():
     for queue in OPTIONS["queue"]:
-        _, settings, network = network_of(replace(LABELS, queue=queue), "Standin-0.6", "classification", True)
+        _, settings, network = network_of(replace(LABELS, queue=queue), "Standin-0.6", "classification")
         enforcement = settings.enforcement()
         enforcement.start(network)
         enforcement.after_step(network, 1)
@@ -181,7 +179,7 @@ def test_the_tolerance_of_labels_is_a_share_of_what_the_head_reaches():
     margins = {}
     for kind in OPTIONS["tolerance"]:
         _, settings, network = network_of(
-            replace(LABELS, tolerance=kind, pairs="best"), "Standin-0.6", "classification", True
+            replace(LABELS, tolerance=kind, pairs="best"), "Standin-0.6", "classification"
         )
         with torch.no_grad():
             network.heads.raw_weight.mul_(1000)
@@ -201,7 +199,7 @@ def test_the_tolerance_of_labels_is_a_share_of_what_the_head_reaches():
 
 
 def test_the_published_search_counts_a_label_from_a_threshold_on():
-    _, _, network = network_of(LABELS, "Standin-0.6", "classification", True)
+    _, _, network = network_of(LABELS, "Standin-0.6", "classification")
     frozen = network.frozen_heads()
     problem = HeadProblem.of(frozen, network.spec, network.cells, 0)
     found = strongest_counterexample(frozen.heads[0], problem)[0].found
@@ -224,7 +222,7 @@ def test_backbone_and_bounds_are_handed_on_in_the_published_order(monkeypatch):
     assert methods._handed_on(job, settings, methods._safe_state) is handed
     plain = methods._handed_on(job, settings, methods._plain_state)
     assert plain.keys() == {name.removeprefix("backbone.") for name in handed if name.startswith("backbone.")}
-    jobs = methods.jobs(["synthetic"], preset="published", seeds=[0])
+    jobs = methods.jobs("synthetic", preset="published", seeds=[0])
     tasks = [one.task for one in jobs if one.task.startswith("n4-easy")]
     assert tasks == [f"n4-easy-P{number}" for number in (1, 3, 5, 2, 4, 6)]
 

@@ -153,7 +153,7 @@ def test_only_web_addresses_are_read(cache, small, tmp_path):
         data.locate(small, urls=((tmp_path / "small.arff").as_uri(),))
 
 
-def test_m4_series_are_selected_and_joined(cache):
+def test_m4_series_are_selected_and_joined(tmp_path):
     wanted = {"H1": ("Other", "Hourly"), "D7": ("Micro", "Daily")}
     files = {
         "/Train/Hourly-train.csv": b'"V1","V2","V3","V4"\n"H2",9,9,9\n"H1",1.5,2,NA\n',
@@ -163,8 +163,8 @@ def test_m4_series_are_selected_and_joined(cache):
     }
     with server(files) as base:
         content = data.M4(wanted)(base)
-        path = cache / "table.csv"
-        data.write_whole(path, content, check=lambda _: None)
+        path = tmp_path / "table.csv"
+        path.write_bytes(content)
         with pytest.raises(DataError, match="D9"):
             data.M4({"D9": ("Micro", "Daily")})(base)
     assert next(csv.reader(io.StringIO(content.decode()))) == ["id", "category", "period", "t", "value"]

@@ -100,8 +100,8 @@ def test_a_seed_that_is_not_complete_is_kept_but_not_shown(tmp_path, pretended):
 
 def test_quick_results_do_not_mix_with_full_ones(tmp_path, pretended, monkeypatch):
     reproduce(["synthetic"], presets=["best"], output=tmp_path, quick=True)
-    keys = methods._quick_keys("synthetic")
-    monkeypatch.setattr(methods, "_keys", lambda benchmark: keys)
+    keys = methods.task_keys("synthetic", quick=True)
+    monkeypatch.setattr(methods, "task_keys", lambda benchmark, quick=False: keys)
     reproduce(["synthetic"], presets=["best"], output=tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())["synthetic"]
     assert summary["failed"] == []

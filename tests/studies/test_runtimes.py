@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from studies.attacks.files import HOSTILE, answer_of, exported, spoiled
 from studies.attacks.subjects import boxes
-from tests.support import runtimes
+from tests.support import environments, runtimes
 from tests.support.exported import accepted, resealed
 from tests.support.runtimes import Case, Runtime
 
@@ -65,7 +65,7 @@ def test_a_runtime_that_dies_is_told_apart_and_the_other_cases_go_on(tmp_path, m
 def test_an_environment_that_cannot_be_made_has_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(runtimes, "VERSIONS", ("0.0.0",))
     monkeypatch.setattr(runtimes.venv, "create", lambda place, with_pip: place.mkdir(parents=True))
-    monkeypatch.setattr(runtimes, "command", lambda arguments: (1, "ERROR: No matching distribution found"))
+    monkeypatch.setattr(environments, "command", lambda arguments: (1, "ERROR: No matching distribution found"))
     found, missing = runtimes.prepare(tmp_path)
     assert found == []
     assert missing == {"0.0.0": "ERROR: No matching distribution found"}

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from smle.heads.box.network.assurance import verify
-from studies.bench import available, run_bench
-from studies.bench.scale import fit_exponent
 from studies.bench.scale_subjects import AXES, Axis
-
-
-def test_an_exponent_comes_back() -> None:
-    sizes = [10, 20, 40, 80]
-    exact = fit_exponent(sizes, [3.0 * s**1.5 for s in sizes])
-    assert exact.exponent == pytest.approx(1.5)
-    assert exact.error == pytest.approx(0, abs=1e-9)
-    rng = np.random.default_rng(0)
-    noisy = fit_exponent(sizes, [s**2 * np.exp(0.1 * rng.normal()) for s in sizes])
-    assert abs(noisy.exponent - 2) < 4 * noisy.error
-    assert noisy.error > 0.01
-    with pytest.raises(ValueError, match="at least three"):
-        fit_exponent([1, 2], [1.0, 2.0])
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)
@@ -47,19 +28,3 @@ def test_subjects_grow_along_their_axis_and_hold(axis: Axis) -> None:
 def test_cells_are_as_many_as_asked_for() -> None:
     (cells,) = [axis for axis in AXES if axis.name == "cells"]
     assert len(cells.subject(8).network().cells) == 8
-
-
-def test_helpers_of_the_bench_are_no_benches() -> None:
-    assert "scale" in available()
-    assert not {name for name in available() if name.startswith("scale_")}
-
-
-@pytest.mark.audit
-def test_a_quick_run_proves_and_measures_everything(tmp_path: Path) -> None:
-    found = run_bench("scale", quick=True, output=tmp_path)
-    assert all(found.passed.values()), found.passed
-    tables = {table.title: table for table in found.tables}
-    assert [row[0] for row in tables["Cost curves: fitted exponents"].rows] == [axis.name for axis in AXES]
-    stages = found.tables[0]
-    assert [row[0] for row in stages.rows][-2:] == ["certificate", "exact check"]
-    assert json.loads((tmp_path / "scale.json").read_text(encoding="utf-8"))["quick"] is True

@@ -76,7 +76,7 @@ def test_windows_undo_to_the_series():
 
 
 def test_forecasts_are_scored_after_undoing_the_difference():
-    task = forecasting.load("Standin-S1-0.95", data.standin_series(), standin=True)
+    task = forecasting.load("Standin-S1-0.95", data.standin_series())
     assert task.score(task.y_test) == 1.0
     level = task.y_test + task.last_test
     constant = level.mean(axis=0) - task.last_test  # predicting the mean level scores zero
@@ -84,7 +84,7 @@ def test_forecasts_are_scored_after_undoing_the_difference():
 
 
 def test_bounded_change_counts_beyond_the_tolerance():
-    task = forecasting.load("Standin-S1-0.90", data.standin_series(), standin=True)
+    task = forecasting.load("Standin-S1-0.90", data.standin_series())
     delta = float(np.quantile(np.abs(np.diff(_scaled(data.standin_series()["S1"]))), 0.9))
     steps = np.array([[0.0, delta, 0.0, delta], [0.0, delta + 2e-6, 0.0, 0.0], [0.0, delta + 5e-7, 0.0, 0.0]])
     assert task.broken(task.X_test[:3], steps).tolist() == [False, True, False]
@@ -172,8 +172,8 @@ def test_a_level_without_a_property_of_its_own_takes_places_at_even_distances():
 
 
 def test_a_series_is_judged_without_differencing():
-    task = forecasting.load("Standin-S1-0.80", data.standin_series(), differenced=False, standin=True)
-    usual = forecasting.load("Standin-S1-0.80", data.standin_series(), standin=True)
+    task = forecasting.load("Standin-S1-0.80", data.standin_series(), differenced=False)
+    usual = forecasting.load("Standin-S1-0.80", data.standin_series())
     assert np.abs(usual.X[:, -1]).max() == 0
     np.testing.assert_array_equal(task.X - task.X[:, -1:], usual.X)
     assert np.abs(task.X[:, -1]).max() > 0

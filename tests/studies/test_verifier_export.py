@@ -15,7 +15,7 @@ from smle.certificates.agreement import cells_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.graphs.backbone import layers_of
 from smle.storage import ModelRecord
-from studies.verifier_export import cell_specification, write_cell, write_cells, write_plain_cell
+from studies.verifier_export import cell_specification, write_cell, write_cells
 from support import ask_verifier
 from support.exported import MIXED, Exported, hand_made, untrained
 from tests.support.sampling import hard_points
@@ -115,7 +115,7 @@ def test_plain_exports_compute_literals_and_half_spaces(name, tmp_path):
             weights = {**exported.record.weights}
             weights["heads.bias"] = weights["heads.bias"] + np.float32(shift)
             record = ModelRecord(weights, {}, exported.record.rules, exported.record.certificate)
-            write_plain_cell(record, cell, tmp_path / "cell.onnx")
+            write_cell(record, cell, tmp_path / "cell.onnx", plain=True)
             required = cell_specification(exported.spec, cells, cell)
             running = onnxruntime.InferenceSession(tmp_path / "cell.onnx")
             cases = plain_cases((tmp_path / "cell.vnnlib").read_text())
@@ -229,7 +229,7 @@ def test_another_verifier_confirms_plain_exports(package, name, tmp_path):
     exported = hand_made(name)
     places = [tmp_path / f"cell_{cell}.onnx" for cell in range(len(exported.record.weights["heads.weight"]))]
     for cell, place in enumerate(places):
-        write_plain_cell(exported.record, cell, place)
+        write_cell(exported.record, cell, place, plain=True)
     assert ask(package, places) == {"answer: holds"}
 
 
@@ -239,7 +239,6 @@ def test_another_verifier_finds_a_plain_export_that_is_not_safe(package, tmp_pat
     exported = hand_made("dose")
     weights = {**exported.record.weights}
     weights["heads.bias"] = weights["heads.bias"] - np.float32(20)
-    write_plain_cell(
-        ModelRecord(weights, {}, exported.record.rules, exported.record.certificate), 0, tmp_path / "t.onnx"
-    )
+    record = ModelRecord(weights, {}, exported.record.rules, exported.record.certificate)
+    write_cell(record, 0, tmp_path / "t.onnx", plain=True)
     assert ask(package, [tmp_path / "t.onnx"]) == {"answer: broken"}

@@ -20,8 +20,6 @@ from smle.regions.cells import regions_of
 from smle.rules import Choice, Specification
 from smle.violations.points import finished, region_boxes
 
-__all__ = ["ADVICE", "Task", "advice", "points_of", "read_tasks", "stand_in"]
-
 FloatArray = npt.NDArray[np.float32]
 
 ADVICE = ("COC", "weak_left", "weak_right", "strong_left", "strong_right")

@@ -139,16 +139,6 @@ class Chromium:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
         self.settle()
 
-    def screenshot(self, path, *, full=False, clip=None):
-        """Write a PNG file of the window, or of the whole page."""
-        options = {"format": "png", "captureBeyondViewport": full}
-        if full:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        if clip:
-            options["clip"] = {**clip, "scale": 1}
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **options)["data"]))
-
     def pdf(self):
         """Return the printed page."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])

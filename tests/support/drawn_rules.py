@@ -16,8 +16,6 @@ import numpy.typing as npt
 from smle.errors import RuleError
 from smle.rules import Specification
 
-__all__ = ["RuleSet", "alternatives", "draw"]
-
 Array = npt.NDArray[np.float64]
 Generator = np.random.Generator
 

@@ -12,8 +12,6 @@ from smle.monitor import Observation, Usage, column_edges, compare
 from smle.rules.membership import active
 from smle.tables import encode_inputs
 
-__all__ = ["LOANS", "alarms", "counted", "loans"]
-
 LOANS = Specification.from_yaml(
     """
 inputs:

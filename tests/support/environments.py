@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-__all__ = ["command", "python_of", "reason_of"]
-
 _SECONDS = 900.0  # one pip command; a source that compiles for longer counts as not installed
 
 
@@ -26,6 +24,13 @@ def command(arguments: list[str]) -> tuple[int, str]:
     except OSError as error:
         return 1, f"ERROR: {error}"
     return done.returncode, done.stdout + done.stderr
+
+
+def pip(folder: Path, *arguments: str) -> str:
+    """Install packages into an environment; return what went wrong, or nothing."""
+    wanted = ["install", "--disable-pip-version-check", "--no-input", *arguments]
+    code, output = command([str(python_of(folder)), "-m", "pip", *wanted])
+    return "" if code == 0 else reason_of(output)
 
 
 def reason_of(output: str) -> str:

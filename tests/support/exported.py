@@ -7,6 +7,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,10 +174,16 @@ def accepted(onnx: bytes, companion: bytes) -> smle_check.OnnxResult | None:
         return None
 
 
-def session(data: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+def session(
+    data: bytes | str | Path, threads: int = 1, *, level: str = "ORT_ENABLE_ALL", flush: bool = False
+) -> onnxruntime.InferenceSession:
+    """Return a file or its bytes in onnxruntime; with `flush`, subnormal numbers are read as zero."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors are raised anyway
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[level]
+    if flush:
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 

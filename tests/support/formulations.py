@@ -25,7 +25,7 @@ from smle.heads.box.algorithms.pdcg import (
     memory_projection,
     strongest_counterexample,
 )
-from smle.heads.box.proof.frozen_heads import Bounds, Head, Layer, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, Head, Layer
 from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.regions.geometry import Domain, Region
 from smle.rules import Literals
@@ -42,7 +42,6 @@ __all__ = [
     "linear_counterexample_milp",
     "memory_projection_miqp",
     "plain_envelope",
-    "plain_numbers",
     "scaled_projection",
     "worst_clause_milp",
 ]
@@ -52,22 +51,14 @@ Columns = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
 
 
-def plain_numbers(head: Head) -> HeadNumbers:
-    """Return a head in float64 without rounding errors."""
-    m = len(head.b)
-    V = None if head.V is None else head.V.astype(np.float64)
-    return HeadNumbers(head.W.astype(np.float64), V, head.b.astype(np.float64), np.zeros(m), np.zeros(m))
-
-
 def plain_envelope(bounds: Bounds, domain: Domain) -> WidenedBox:
     """Return the box as stated, over real numbers: no rounding, and l <= u is expected."""
     lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
-    nothing = np.zeros(len(lower))
     slopes = bounds.slopes
     if slopes is None:
-        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)), nothing)
+        return WidenedBox(lower, upper, None, None, np.maximum(np.abs(lower), np.abs(upper)))
     sizes = np.maximum(upper + domain.over(slopes[1]), -lower + domain.over(-slopes[0]))
-    return WidenedBox(lower, upper, *slopes, sizes, nothing)
+    return WidenedBox(lower, upper, *slopes, sizes)
 
 
 def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Array, Array]:
@@ -79,7 +70,7 @@ def _interval(slope: Array, offset: Array, low: Array, high: Array) -> tuple[Arr
 class ReachModel:
     """A mixed-integer program over (x, z, y), to which callers add an objective and further rows."""
 
-    def __init__(self, bounds: Bounds | NetworkBounds, head: Head, region: Region, *, as_printed: bool = False) -> None:
+    def __init__(self, bounds: Bounds, head: Head, region: Region, *, as_printed: bool = False) -> None:
         """Write the program down; `as_printed` keeps a binary for every unit, as the paper does."""
         self._as_printed = as_printed
         self._columns: list[tuple[Array, Array, npt.NDArray[np.bool_]]] = []
@@ -131,26 +122,16 @@ class ReachModel:
             found.status, x=found.x, objective=-found.objective, message=found.message, backend=found.backend
         )
 
-    def _embedding(self, bounds: Bounds | NetworkBounds) -> tuple[Columns, Array, Array]:
-        if isinstance(bounds, Bounds) and bounds.slopes is None and self._as_printed:
-            flat = np.zeros((bounds.width, len(self.x)), dtype=np.float32)
-            return self._embedding(Bounds(bounds.lower, bounds.upper, flat, flat))
-        if isinstance(bounds, Bounds) and bounds.slopes is None:
-            lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
+    def _embedding(self, bounds: Bounds) -> tuple[Columns, Array, Array]:
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
+        flat = np.zeros((bounds.width, len(self.x)))
+        if bounds.slopes is None and not self._as_printed:
             return self.variables(lower, upper), lower, upper
-        if isinstance(bounds, Bounds) and (slopes := bounds.slopes) is not None:
-            offsets = [bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)]
-            sides = [(self.x, slope, offset) for slope, offset in zip(slopes, offsets, strict=True)]
-            gap = slopes[0] - slopes[1], offsets[0] - offsets[1]
-            lowest, highest = _interval(*gap, self.low, self.high)
-            ends = [_interval(s, o, self.low, self.high) for s, o in zip(slopes, offsets, strict=True)]
-            return self._between(sides[0], sides[1], lowest, highest, ends)
-        assert isinstance(bounds, NetworkBounds)
+        L, U = (flat, flat) if bounds.slopes is None else bounds.slopes
         hidden, low, high = self._hidden(bounds.hidden)
-        last = [(side.weight.astype(np.float64), side.bias.astype(np.float64)) for side in (bounds.lower, bounds.upper)]
-        ends = [_interval(*side, low, high) for side in last]
-        lowest, highest = _interval(last[0][0] - last[1][0], last[0][1] - last[1][1], low, high)
-        return self._between((hidden, *last[0]), (hidden, *last[1]), lowest, highest, ends)
+        ends = [_interval(L, lower, low, high), _interval(U, upper, low, high)]
+        lowest, highest = _interval(L - U, lower - upper, low, high)
+        return self._between((hidden, L, lower), (hidden, U, upper), lowest, highest, ends)
 
     def _between(
         self, lower: tuple[Columns, Array, Array], upper: tuple[Columns, Array, Array], lowest: Array, highest: Array,
@@ -232,7 +213,7 @@ class ReachModel:
 
 
 def worst_clause_milp(
-    literals: Literals, bounds: Bounds | NetworkBounds, head: Head, region: Region, *, time_limit: float | None = None
+    literals: Literals, bounds: Bounds, head: Head, region: Region, *, time_limit: float | None = None
 ) -> tuple[Solution, Array | None, Array | None]:
     """Maximize min_j literal_j over what the head reaches, without rounding; return (solution, x, z)."""
     model = ReachModel(bounds, head, region)
@@ -248,7 +229,7 @@ def worst_clause_milp(
 
 
 def linear_counterexample_milp(
-    rows: Literals, bounds: Bounds | NetworkBounds, head: Head, region: Region, *,
+    rows: Literals, bounds: Bounds, head: Head, region: Region, *,
     margin: float = 0.0, time_limit: float | None = None, as_printed: bool = False,
 ) -> Search:  # fmt: skip
     """Maximize the sum of positive violations as the paper's MILP, one binary per row and per unit that may cross.
@@ -270,7 +251,7 @@ def linear_counterexample_milp(
     found = model.solve({int(c): 1.0 for c in part}, time_limit=time_limit)
     if found.x is None:
         return Search(None, found.status if found.status is not Status.OPTIMAL else Status.ERROR, found.message)
-    point = counterexample_at(shifted, plain_numbers(head), found.x[model.x], found.x[model.z])
+    point = counterexample_at(shifted, HeadNumbers.exact(head), found.x[model.x], found.x[model.z])
     # Violations within the solver's tolerance are no counterexamples.
     if point is not None and found.objective <= 1e-9:
         point = None
@@ -278,13 +259,7 @@ def linear_counterexample_milp(
 
 
 def exclusion_counterexample_milp(
-    pairs: Pairs,
-    bounds: Bounds | NetworkBounds,
-    head: Head,
-    region: Region,
-    *,
-    margin: float = 0.0,
-    time_limit: float | None = None,
+    pairs: Pairs, bounds: Bounds, head: Head, region: Region, *, margin: float = 0.0, time_limit: float | None = None
 ) -> Search:
     """Maximize I_hk min(y_h, y_k) as the paper's MILP: `M I - M <= y` (the sign of its main text), one pair chosen."""
     model = ReachModel(bounds, head, region)
@@ -381,7 +356,7 @@ def label_search(head: Head, problem: HeadProblem, *, sums: bool = False, least:
         return search, p
     if search.found.strength < least:
         return Search(None, Status.OPTIMAL), p
-    if not sums or not isinstance(problem.bounds, Bounds):
+    if not sums or problem.bounds.hidden:
         return search, p
     part = problem.parts[p]
     return exclusion_sum_ascent(part.exclusions, problem.bounds, head, part.region, search.found.z), p

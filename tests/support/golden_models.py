@@ -34,12 +34,14 @@ import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
 from smle.heads.box.program import Box
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.nn import BoxNetwork
 from smle.regions.cells import Cells
-from smle.rules import Categorical, Choice, Label, Specification
+from smle.rules import Categorical, Specification
 from smle.tables import encode_inputs
 from smle_check.program import box, gate_of
+
+from .exported import session
 
 FOLDER = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/rules.yaml"))
@@ -136,12 +138,9 @@ def built(golden: Golden, *, with_backbone: bool) -> BoxNetwork:
             tensors[f"heads.{k}"][i] if f"heads.{k}" in tensors else None for k in ("passthrough", "fallback")
         )
         heads[cell] = Head(weight, tensors["heads.bias"][i], V=V, fallback=fallback)
-    box = {"network": NetworkBounds.of_stored, "affine": lambda b: Bounds(**b), "fixed": lambda b: Bounds(**b)}
-    free = None
-    if "free.weight" in tensors:
-        free = tensors["free.weight"], tensors["free.bias"]
+    free = Head(tensors["free.weight"], tensors["free.bias"]) if "free.weight" in tensors else None
     assert heads.count(None) == (free is not None)
-    network.pin(FrozenHeads(box[kind](bounds), tuple(heads)), free)
+    network.pin(FrozenHeads(Bounds.of_stored(bounds), tuple(heads), free))
     return network.requires_grad_(False)
 
 
@@ -200,9 +199,7 @@ def exported(golden: Golden, network: BoxNetwork, path: Path, *, with_backbone: 
     graph = helper.make_graph(nodes, "backbone", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     write_network(network, path, backbone=model)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return session(path.read_bytes())
 
 
 def asked(running: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -228,14 +225,3 @@ def fed(golden: Golden, group: str) -> dict[str, np.ndarray]:
     if rows.embedding is not None:
         feed["given"] = rows.embedding
     return feed
-
-
-def columns(spec: Specification, answers: dict[str, Any]) -> np.ndarray:
-    """Return the numbers, logits and scores (N, m) among named answers, in the order of the targets."""
-    names: list[str] = []
-    for item in spec.outputs:
-        if isinstance(item, Choice):
-            names += [f"score({item.name}={option})" for option in item.options]
-        else:
-            names.append(f"logit({item.name})" if isinstance(item, Label) else item.name)
-    return np.concatenate([answers[name] for name in names], axis=1)

@@ -57,14 +57,6 @@ def joined(
     return Exported(spec, record, data, _sealed(certificate, data))
 
 
-def flushing(data: bytes) -> onnxruntime.InferenceSession:
-    """A session that reads subnormal numbers as zero."""
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
 def asked(
     running: onnxruntime.InferenceSession, spec: Specification, X: np.ndarray, answers: np.ndarray
 ) -> dict[str, Any]:

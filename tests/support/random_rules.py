@@ -1,4 +1,4 @@
-"""Random rules that some answer obeys everywhere, and a check of candidates like the head's, in float64."""
+"""Random rules that some answer obeys everywhere."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import numpy as np
 import yaml
 
 from smle.errors import RuleError
-from smle.nearest import Proposals
-from smle.rules import ClauseArrays, Specification
-
-TINY = 2.0**-126
+from smle.rules import Specification
 
 
 def random_rules(
@@ -46,59 +43,3 @@ def random_rules(
         except RuleError:  # an alternative that is always true
             continue
         return spec, unit, lambda X: (offset + X @ slope.T) * unit
-
-
-def thresholds(clauses: ClauseArrays, reach: np.ndarray) -> np.ndarray:
-    """Return what a checked sum may be at most, for outputs up to `reach` and inputs up to 1."""
-    size = np.abs(clauses.g) @ reach + np.abs(clauses.s).sum(axis=1) + np.abs(clauses.h)
-    error = 2.0**-52 * size * (2 + clauses.g.shape[1] + clauses.s.shape[1])
-    error[((clauses.g != 0).sum(axis=1) == 1) & ~clauses.s.any(axis=1)] = 0.0
-    below = np.minimum(np.nextafter(clauses.h - error, -np.inf), clauses.h - error - TINY)
-    return np.where(clauses.strict, below, clauses.h - error)
-
-
-def rounded(y: np.ndarray) -> np.ndarray:
-    """Return what is served: float32 numbers, 0 where they are nearer to 0 than normal ones."""
-    result = y.astype(np.float32).astype(np.float64)
-    result[np.abs(result) < TINY] = 0.0
-    return result
-
-
-def passes(clauses: ClauseArrays, checked: np.ndarray, active: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return whether answers satisfy all active clauses and exclusions, (n,)."""
-    count = len(clauses.rule)
-    holds = y @ clauses.g.T + X @ clauses.s.T <= checked
-    ok = np.isfinite(y).all(axis=1)
-    for c in range(count):
-        ok &= ~active[:, c] | holds[:, clauses.clause == c].any(axis=1)
-    for e, (_, pairs) in enumerate(clauses.exclusions):
-        both = (y[:, pairs[:, 0]] >= 0) & (y[:, pairs[:, 1]] >= 0)
-        ok &= ~active[:, count + e] | ~both.any(axis=1)
-    return ok
-
-
-def served(
-    proposals: Proposals,
-    clauses: ClauseArrays,
-    checked: np.ndarray,
-    active: np.ndarray,
-    X: np.ndarray,
-    t: np.ndarray,
-    safe: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return answers, and which candidate serves each row: 0 the model's own, -1 the safe answer."""
-    y, step = t.copy(), np.zeros(len(t), dtype=int)
-    rows = np.flatnonzero(~passes(clauses, checked, active, X, t))
-    y[rows], step[rows] = safe[rows], -1
-    candidates = proposals.further(*proposals.first(active[rows], X[rows], t[rows]), safe[rows])
-    open_, number = None, 0
-    while len(rows):
-        try:
-            candidate = rounded(candidates.send(open_)[0])
-        except StopIteration:
-            break
-        number += 1
-        good = passes(clauses, checked, active[rows], X[rows], candidate)
-        y[rows[good]], step[rows[good]] = candidate[good], number
-        rows, open_ = rows[~good], ~good
-    return y, step

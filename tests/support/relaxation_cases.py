@@ -7,7 +7,6 @@ hidden layers the judge looks at a grid instead.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from fractions import Fraction
@@ -15,14 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from smle.certificates.document import tensors_of
-from smle.heads.box.proof.frozen_heads import FrozenHeads, Head, Layer, NetworkBounds
-from smle.heads.box.proof.issue import issue
-from smle.regions.cells import Cells
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, Layer
 from smle.regions.search import find_cells
 from smle.rules import Specification
 
-from .builder import MODEL_JSON, Package, gate_tensors
+from .builder import Package, issued
 
 EVERYWHERE = """\
 inputs: {a: [-1, 1], b: [-1, 1]}
@@ -50,33 +46,13 @@ rules:
 """
 
 
-def hat_bounds(n: int = 2) -> NetworkBounds:
+def hat_bounds(n: int = 2) -> Bounds:
     """Bounds that rise and fall: a single box proves little about them."""
     weight = np.array([[1.0, 0.25], [-1.0, 0.5], [0.5, 1.0]], "f4")
     lower = np.array([[-0.5, -0.25, 0.0], [0.25, 0.5, -0.5]], "f4")[:n]
-    return NetworkBounds(
-        (Layer(weight, np.array([0.0, 0.125, -0.25], "f4")),),
-        Layer(lower, np.array([-0.5, -0.75], "f4")[:n]),
-        Layer(lower + np.array([0.125, 0.25, 0.0], "f4"), np.array([0.5, 0.25], "f4")[:n]),
-    )
-
-
-def packaged(spec: Specification, cells: Cells, over: FrozenHeads) -> Package:
-    """Let the library prove heads under network bounds; the tensors are named as the format says."""
-    assert isinstance(over.bounds, NetworkBounds)
-    weights = gate_tensors(spec, cells)
-    weights |= {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
-    heads = [head for head in over.heads if head is not None]
-    weights["heads.weight"] = np.array([head.W for head in heads], "<f4")
-    weights["heads.bias"] = np.array([head.b for head in heads], "<f4")
-    if heads[0].V is not None:
-        weights["heads.passthrough"] = np.array([head.V for head in heads], "<f4")
-    if cells.free_cell:
-        m, n = weights["heads.weight"].shape[1:]
-        weights["free.weight"], weights["free.bias"] = np.ones((m, n), "<f4"), np.ones(m, "<f4")
-    files = {"model": MODEL_JSON, "rules": spec.to_yaml().encode()}
-    certificate = issue(spec, cells, over, tensors=tensors_of(weights), files=files)
-    return Package(copy.deepcopy(certificate.document), weights, certificate.block, files)
+    ends = np.array([[-0.5, -0.75], [0.5, 0.25]], "f4")[:, :n]
+    hidden = Layer(weight, np.array([0.0, 0.125, -0.25], "f4"))
+    return Bounds(*ends, lower, lower + np.array([0.125, 0.25, 0.0], "f4"), (hidden,))
 
 
 def everywhere(margin: float = 0.0078125) -> Package:
@@ -89,7 +65,7 @@ def everywhere(margin: float = 0.0078125) -> Package:
     head = Head(W, np.array([float(bias)], "f4"), V=V)
     assert Fraction(float(head.b[0])) == bias
     cells = find_cells(spec)
-    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
+    return issued(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
 
 
 def wedge() -> Package:
@@ -102,7 +78,7 @@ def wedge() -> Package:
     assert reached is not None
     head = Head(W, np.array([np.floor(float(1 - reached) * 512 - 1) / 512], "f4"), V=V)
     last = (None,) if cells.free_cell else ()
-    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * (len(cells) - 1) + last))
+    return issued(spec, cells, FrozenHeads(hat_bounds(), (head,) * (len(cells) - 1) + last))
 
 
 def labels() -> Package:
@@ -111,7 +87,7 @@ def labels() -> Package:
     cells = find_cells(spec)
     W = np.array([[0.5, 0.25], [-0.5, -0.25], [0.5, -0.25]], "f4")
     head = Head(W, np.array([-0.75, -0.75, -1.0], "f4"))
-    return packaged(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
+    return issued(spec, cells, FrozenHeads(hat_bounds(), (head,) * len(cells)))
 
 
 def tent() -> Package:
@@ -120,14 +96,12 @@ def tent() -> Package:
     cells = find_cells(spec)
     first = Layer(np.array([[1, 0], [-1, 0], [0, 1]], "f4"), np.array([0, 0, 0.5], "f4"))
     second = Layer(np.array([[-1, -1, 0], [-0.25, 0, 1]], "f4"), np.array([0.75, -0.25], "f4"))
-    lower = Layer(np.array([[-0.5, 0.25]], "f4"), np.array([-0.125], "f4"))
-    upper = Layer(np.array([[1.0, 0.5]], "f4"), np.array([0.125], "f4"))
-    bounds = NetworkBounds((first, second), lower, upper)
+    bounds = Bounds([-0.125], [0.125], [[-0.5, 0.25]], [[1.0, 0.5]], (first, second))
     W, V = np.array([[1.0]], "f4"), np.array([[0.25, 0.0]], "f4")
     reached = worst(bounds, W, V, square())
     assert reached is not None
     head = Head(W, np.array([np.floor(float(1 - reached) * 16 - 1) / 16], "f4"), V=V)
-    return packaged(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
+    return issued(spec, cells, FrozenHeads(bounds, (head,) * len(cells)))
 
 
 MADE = {"everywhere": everywhere, "wedge": wedge, "labels": labels, "tent": tent}
@@ -147,7 +121,7 @@ def fractions(array: np.ndarray) -> Any:
     return np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(array)
 
 
-def worst(bounds: NetworkBounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
+def worst(bounds: Bounds, W: np.ndarray, V: np.ndarray | None, sides: list[Line]) -> Fraction | None:
     """Maximum of W z + V x (one output) over the polygon and the box of z; None if the polygon is empty."""
     stored = {name: fractions(value) for name, value in bounds.stored().items()}
     layers = [(layer.weight, layer.bias) for layer in bounds.hidden]
@@ -183,7 +157,7 @@ def candidates(layers: list[tuple[Any, Any]], sides: list[Line]) -> Iterator[Any
 def doubts(package: Package) -> str | None:
     """Return what is wrong with the claim of a package over single literals, by the exact worst case; None: nothing."""
     spec, weights = package.document["specification"], package.weights
-    bounds = NetworkBounds.of_stored(
+    bounds = Bounds.of_stored(
         {name.removeprefix("bounds."): value for name, value in weights.items() if name.startswith("bounds.")}
     )
     regions = package.document["gate"]["regions"]

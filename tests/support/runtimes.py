@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .environments import command, python_of, reason_of
-
-__all__ = ["NEWEST", "Case", "Runtime", "installed_runtime", "prepare"]
+from .environments import command, pip, python_of, reason_of
 
 NEWEST = "newest"
 VERSIONS = ("1.22.0", "1.23.2", "1.24.1", "1.24.4", "1.28.0", NEWEST)
@@ -153,8 +151,7 @@ def _install(version: str, place: Path) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         return f"no environment: {error}"
     wanted = "onnxruntime" if version == NEWEST else f"onnxruntime=={version}"
-    pip = [str(python_of(place)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "numpy", wanted]
-    code, output = command(pip)
-    if code == 0:
+    reason = pip(place, "numpy", wanted)
+    if not reason:
         ready.touch()
-    return "" if code == 0 else reason_of(output)
+    return reason

@@ -6,7 +6,7 @@ The judge screens in float64 with an error bound and decides what is left in rat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,6 +25,7 @@ __all__ = [
     "border_points",
     "corner_points",
     "finished",
+    "half_spaces",
     "hard_points",
     "uniform_points",
 ]
@@ -121,6 +122,14 @@ class Judge:
             return result
         terms = _terms(row.coefficients, X.astype(np.float64, copy=False))
         return _settled(terms, row.bound, *_screen(terms, row.bound), strict=row.strict)
+
+
+def half_spaces(rows: Sequence[Row], columns: int) -> tuple[Doubles, Doubles]:
+    """Return rows as floats A (k, columns), a (k,): A x <= a, strict ones included."""
+    A = np.zeros((len(rows), columns))
+    for i, row in enumerate(rows):
+        A[i, [k for k, _ in row.coefficients]] = [float(v) for _, v in row.coefficients]
+    return A, np.array([float(row.bound) for row in rows])
 
 
 Terms = list[tuple[Fraction, Doubles]]

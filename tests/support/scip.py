@@ -11,8 +11,6 @@ import numpy.typing as npt
 from smle.errors import MissingDependencyError
 from smle.solvers import Solution, Status
 
-__all__ = ["solve_miqp"]
-
 Array = npt.NDArray[np.float64]
 
 _STATUS = MappingProxyType(

@@ -18,8 +18,6 @@ from smle_check.floats import BINARY32, nearest
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import STAGES, limits_of
 
-__all__ = ["ORDERS", "BoxAgain", "Order", "RulesAgain", "fused_multiply_add", "random_tree", "written_again"]
-
 Array = npt.NDArray[np.float32]
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]

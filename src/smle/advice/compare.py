@@ -16,7 +16,7 @@ from smle.advice.compare_search import Difference, forbidden_by_first_only
 from smle.advice.table_changes import EntryChange, entries_text, table_changes
 from smle.errors import RuleError
 from smle.rules import ABOUT, NOTHING, Categorical, Choice, Label, Number, NumericInput, Specification, date_text
-from smle.rules.phrases import number_json, short_number, value_text
+from smle.rules.shown import number_json, short_number, value_text
 
 __all__ = ["Difference", "RuleChange", "RulesComparison", "compare"]
 

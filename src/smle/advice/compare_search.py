@@ -269,12 +269,4 @@ class _Search:
 
     def _as_read(self, clause: OneOf) -> OneOf:
         """Replace missing inputs in a clause of the second specification by its stand-ins."""
-        if not self.there:
-            return clause
-        there = self.there
-        options = []
-        for option in clause.options:
-            known = sum((v * there[i] for i, v in option.form if i in there), Fraction(0))
-            form = tuple((i, v) for i, v in option.form if i not in there)
-            options.append(HalfSpace(form, option.bound - known, option.strict))
-        return OneOf(tuple(options), clause.tag)
+        return clause.fixed(self.there) if self.there else clause

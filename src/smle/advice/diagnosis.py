@@ -9,7 +9,7 @@ from fractions import Fraction
 from smle.advice.costs import score_text
 from smle.advice.data_check import DataCheck
 from smle.rules import Specification, html_table, text_table
-from smle.rules.phrases import point_json
+from smle.rules.shown import point_json
 
 __all__ = ["CellReport", "Diagnosis", "Finding", "Untested"]
 

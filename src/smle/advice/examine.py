@@ -25,7 +25,7 @@ from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
 from smle.regions.search import find_cells
 from smle.rules import Clause, Literal, Rule, Specification, clause_text, region_text
-from smle.rules.phrases import point_text, quoted
+from smle.rules.shown import point_text, quoted
 
 __all__ = ["CellReport", "DataCheck", "Diagnosis", "Finding", "Untested", "conflicts_explained", "diagnose_arrays"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from smle.rules import Categorical, Specification
 from smle.rules.lookups import entry_text
-from smle.rules.phrases import short_number
+from smle.rules.shown import short_number
 
 __all__ = ["EntryChange", "entries_text", "table_changes"]
 

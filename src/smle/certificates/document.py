@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -20,7 +20,7 @@ from smle.rules import html_table, text_table
 from smle_check.digits import margin_text
 from smle_check.words import domain_text, head_text
 
-__all__ = ["Certificate", "Proved", "arrays_of", "how_proved", "tensors_of"]
+__all__ = ["Certificate", "Proved", "arrays_of", "by_rule", "how_proved", "tensors_of"]
 
 Proved = smle_check.Proved
 
@@ -141,10 +141,7 @@ class Certificate:
         return f"Certificate: {statements} proved in exact arithmetic, for every input of the domain"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        rules: dict[str, list[Proved]] = {}
-        for item in self.proved:
-            rules.setdefault(item.rule, []).append(item)
-        rows = [(name, str(len(items)), how_proved(items)) for name, items in rules.items()]
+        rows = [(name, str(len(items)), how_proved(items)) for name, items in by_rule(self.proved).items()]
         more = [(f"... {len(rows) - _SHOWN} more rules", "", "")] if len(rows) > _SHOWN else []
         last = "enforced by" if any(item.by for item in self.proved) else "margin"
         return [("rule", "statements", last), *rows[:_SHOWN], *more]
@@ -153,6 +150,14 @@ class Certificate:
         document = self.document
         claim = [f"Claim: {document['statement']['claim']}", *_units(document, self.tensors)]
         return [*claim, *_accuracy(self.files.get("model", b""))]
+
+
+def by_rule(proved: Iterable[Proved]) -> dict[str, list[Proved]]:
+    """Group statements by the visible name of their rule."""
+    rules: dict[str, list[Proved]] = {}
+    for item in proved:
+        rules.setdefault(item.rule, []).append(item)
+    return rules
 
 
 def how_proved(proved: Sequence[Proved]) -> str:

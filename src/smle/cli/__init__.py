@@ -7,7 +7,7 @@ imports stay inside the functions, so that `smle --help` is quick.
 import sys
 
 from smle.cli import demo, models, monitor, predict, project, report, rules, schema, train
-from smle.cli.app import WRONG, app, print_json
+from smle.cli.app import WRONG, Command, app, print_json
 
 __all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "report", "rules", "schema", "train"]
 
@@ -15,6 +15,8 @@ __all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "re
 _ORDER = ("rules", "schema", "train", "verify", "predict", "project", "monitor", "export", "report", "demo")
 _names = {id(command): getattr(command.callback, "__name__", "") for command in app.registered_commands}
 app.registered_commands.sort(key=lambda c: (*_ORDER, _names[id(c)]).index(_names[id(c)]))
+for _command in app.registered_commands:
+    _command.cls = Command
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 import smle
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError, SmleError
@@ -36,8 +37,30 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Let help show `--json`, not `--json <bool>`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help shows flags as flags."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="smle",
+    cls=_Group,
     help="Models that provably obey rules: fit or train them, and check the proofs.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -61,6 +84,11 @@ _settings = {"debug": False}
 REFUTED, WRONG, UNDECIDED = 1, 2, 3  # exit codes
 _VERDICTS = {REFUTED: "rejected", WRONG: "error", UNDECIDED: "undecided", 130: "interrupted"}  # in JSON
 _LISTED = 40  # lines of scores by output
+_MEANINGS = {
+    "clip": "clip: an answer beyond the limits of a rule is moved onto the limit.",
+    "check": "check: every answer is tested; one that fails is replaced by an answer that the rules allow.",
+    "": "margin: the room that is left to the limit of a rule in the worst case, with rounding deducted.",
+}  # by what a statement is enforced
 
 # Headings of `smle --help`; a command names the one it belongs under.
 RULES, MODELS, DEMO = "Rules", "Models", "Demonstration"
@@ -211,18 +239,20 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     out.print(table)
 
 
-def print_proved(proved: Sequence[Proved], spec: Specification) -> None:
-    """Print one line per rule, with its smallest margin or what enforces it."""
-    from smle.certificates.document import how_proved
+def print_proved(proved: Sequence[Proved], spec: Specification | None) -> None:
+    """Print one line per rule, with its smallest margin or what enforces it; without a file of rules, their names."""
+    from smle.certificates.document import by_rule, how_proved
 
+    found = by_rule(proved)
+    if spec is None:
+        counted = [(name, str(len(items)), how_proved(items)) for name, items in found.items()]
+        _print_proved(proved, "rules", ("rule", "statements"), counted)
+        return
     rows = []
-    by_rule: dict[str, list[Proved]] = {}
-    for item in proved:
-        by_rule.setdefault(item.rule, []).append(item)
     for rule in spec.rules:
-        last = how_proved(by_rule.get(visible(rule.name), []))
+        last = how_proved(found.get(visible(rule.name), []))
         rows.append((visible(rule.name), visible(rule.when or "always"), visible(rule.then), last))
-    print_rows("Proved rules", ("rule", "when", "then", _column(proved)), rows)
+    _print_proved(proved, "rules", ("rule", "when", "then"), rows)
 
 
 def print_statements(proved: Sequence[Proved]) -> None:
@@ -230,11 +260,16 @@ def print_statements(proved: Sequence[Proved]) -> None:
     from smle.certificates.document import how_proved
 
     rows = [(p.rule, p.where.removeprefix("where "), p.sentence, how_proved([p])) for p in proved]
-    print_rows("Proved statements", ("rule", "when", "then", _column(proved)), rows)
+    _print_proved(proved, "statements", ("rule", "when", "then"), rows)
 
 
-def _column(proved: Sequence[Proved]) -> str:
-    return "enforced by" if any(item.by for item in proved) else "margin"
+def _print_proved(proved: Sequence[Proved], what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose last column says how each line is proved, and explain the words in it."""
+    ways = {item.by for item in proved}
+    print_rows(f"Proved {what}", (*columns, "enforced by" if any(ways) else "margin"), rows)
+    for way, meaning in _MEANINGS.items():
+        if way in ways:
+            say(meaning)
 
 
 def print_scores(scores: Scores) -> None:

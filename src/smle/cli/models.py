@@ -14,7 +14,6 @@ from smle.cli.app import (
     app,
     print_json,
     print_proved,
-    print_rows,
     print_statements,
     proved_json,
     quoted,
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from smle.certificates.document import Proved
     from smle.rules import Specification
 
+    # What is proved, its rules if they are known, the statement in words, and how the nodes of a file were matched.
+    _Verified = tuple[Sequence[Proved], Specification | None, dict[str, Any], dict[str, Any]]
+
 __all__ = ["export", "verify"]
 
 _NAMED = 24  # names in a line of the domain
@@ -38,14 +40,17 @@ _HOLDS = "Holds: every rule is proved in exact arithmetic, for every input in th
 def verify(
     model: Annotated[Path, typer.Argument(help="Model folder, or an exported ONNX file.")],
     statements: Annotated[
-        bool, typer.Option("--statements", help="Print every proved statement, cell by cell.")
+        bool, typer.Option("--statements", help="Print every proved statement: for each rule, where it applies.")
+    ] = False,
+    assumptions: Annotated[
+        bool, typer.Option("--assumptions", help="Print the domain, what is assumed, and what is not guaranteed.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a certificate in exact arithmetic: of a model folder, or beside an exported ONNX file.
 
     For a folder, rules.yaml is compiled again and must state what is proved. For an ONNX file, every node and constant
-    of the certified head is compared; what is left over is listed as asserted, and the proof does not need it.
+    of the certified head is compared; --assumptions lists what is left over, which the proof does not need.
 
     Exit code 0: proved, 1: rejected, 2: not a model, 3: there is no certificate.
 
@@ -55,28 +60,27 @@ def verify(
     """
     with reported(as_json):
         require_model(model, onnx=True)
-        if is_onnx(model):
-            _verify_onnx(model, statements, as_json)
+        proved, spec, statement, matched = (_verified_file if is_onnx(model) else _verified_folder)(model)
+        if as_json:
+            print_json({"verdict": "proved", "proved": proved_json(proved), **matched, **statement})
+            return
+        say(_HOLDS, style="bold")
+        if statements:
+            print_statements(proved)
         else:
-            _verify_folder(model, statements, as_json)
+            print_proved(proved, spec)
+        if matched:
+            counts = matched["matched"]
+            say(f"The file has what was proved: {counts['nodes']} nodes and {counts['constants']} constants compared.")
+        if assumptions:
+            _show_statement(statement, matched.get("asserted", ()))
+        else:
+            say(f"For which inputs, and what is assumed: smle verify {quoted(model)} --assumptions")
 
 
-def _verify_folder(model: Path, statements: bool, as_json: bool) -> None:
-    proved, spec, statement = _verified(model)
-    if as_json:
-        print_json({"verdict": "proved", "proved": proved_json(proved), **statement})
-        return
-    say(_HOLDS, style="bold")
-    if statements:
-        print_statements(proved)
-    else:
-        print_proved(proved, spec)
-    _show_statement(statement)
-
-
-def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
+def _verified_file(model: Path) -> _Verified:
+    """Check an exported file."""
     from smle.certificates.agreement import assumptions_of
-    from smle.certificates.document import how_proved
     from smle.graphs.certified_files import read_checked
     from smle.heads.table import head_for
     from smle_check import statement_of
@@ -87,34 +91,17 @@ def _verify_onnx(model: Path, statements: bool, as_json: bool) -> None:
     assumptions = result.assumptions if spec is None else assumptions_of(spec, head)
     domain = result.domain if spec is None else _dated(spec, result.domain)
     statement = {**statement_of(head), "domain": domain, "assumptions": assumptions}
-    if as_json:
-        matched = {"nodes": result.nodes, "constants": result.constants}
-        more: dict[str, Any] = {"matched": matched, "asserted": result.asserted, **statement}
-        print_json({"verdict": "proved", "proved": proved_json(result.proved), **more})
-        return
-    say(_HOLDS, style="bold")
-    if statements:
-        print_statements(result.proved)
-    elif spec is not None:
-        print_proved(result.proved, spec)
-    else:
-        by_rule: dict[str, list[Proved]] = {}
-        for item in result.proved:
-            by_rule.setdefault(item.rule, []).append(item)
-        rows = [(rule, str(len(items)), how_proved(items)) for rule, items in by_rule.items()]
-        print_rows("Proved rules", ("rule", "statements", "margin, or what enforces it"), rows)
-    say(f"Matched with the certified head: {result.nodes} nodes, {result.constants} constants.")
-    for line in result.asserted:
-        say(f"Asserted by the exporter, not needed by the proof: {line}")
-    _show_statement(statement)
+    matched = {"nodes": result.nodes, "constants": result.constants}
+    return result.proved, spec, statement, {"matched": matched, "asserted": result.asserted}
 
 
-def _show_statement(statement: dict[str, Any]) -> None:
+def _show_statement(statement: dict[str, Any], asserted: Sequence[str]) -> None:
     """Print domain, claim, assumptions and limits; domain and assumptions are worded as the checkers print them.
 
     Name only the first of many categories; `--json` and `smle-check` name all.
     """
     lines = [*map(_shortened, statement["domain"]), *statement.get("head", []), f"Proved: {statement['claim']}"]
+    lines += [f"Asserted by the exporter, not needed by the proof: {line}" for line in asserted]
     lines += [f"assumed: {line}" for line in statement["assumptions"]]
     lines += [f"Not guaranteed: {line}" for line in statement["not_guaranteed"]]
     for line in lines:
@@ -129,28 +116,21 @@ def _shortened(line: str) -> str:
     return ", ".join([*names[:10], f"... ({len(names) - 12:,} more; --json names all)", *names[-2:]])
 
 
-def _verified(folder: Path) -> tuple[tuple[Proved, ...], Specification, dict[str, Any]]:
+def _verified_folder(folder: Path) -> _Verified:
+    """Check a model folder."""
     from smle.certificates.agreement import assumptions_of
-    from smle.errors import ModelFormatError
-    from smle.report.judge import REJECTED, judge
-    from smle.storage import read_record
+    from smle.report.judge import REJECTED, judge_folder
 
-    try:
-        record = read_record(folder)
-    except ModelFormatError as error:
-        if not (folder / "certificate.json").is_file():
-            raise
-        raise CertificateError(str(error)) from error
-    certificate = record.certificate
-    if certificate is None:
+    record, judgement = judge_folder(folder)
+    certificate = None if record is None else record.certificate
+    if record is not None and certificate is None:
         raise NotCertifiedError("The folder has no certificate.json: nothing is proved about this model.")
-    judgement = judge(record)
-    if judgement.verdict == REJECTED or judgement.spec is None:
+    if certificate is None or judgement.verdict == REJECTED or judgement.spec is None:
         raise CertificateError(judgement.reason)
     domain = _dated(judgement.spec, certificate.domain)
     assumptions = assumptions_of(judgement.spec, certificate.kind)
     words = {"domain": domain, "head": certificate.head, "assumptions": assumptions}
-    return judgement.proved, judgement.spec, {**certificate.document["statement"], **words}
+    return judgement.proved, judgement.spec, {**certificate.document["statement"], **words}, {}
 
 
 def _dated(spec: Specification, lines: Sequence[str]) -> list[str]:

@@ -21,16 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["monitor"]
 
 _TITLES = {
-    "aside": "{}",
-    "domain": "{}",
-    "clip": "{}",
-    "served": "{}",
     "broken": "the model alone breaks '{}'",
     "missing": "'{}' is missing",
     "rule": "rule '{}' is on",
-    "cell": "{}",
-    "input": "{}",
-}
+    "cell": "rules that are on together ({})",
+}  # others are named alone
 _WAYS = {
     "kept": "answers kept",
     "moved": "answers moved to obey",
@@ -204,7 +199,7 @@ def _warn(now: Usage) -> None:
 
 
 def _title(kind: str, name: str) -> str:
-    return _TITLES[kind].format(_WAYS.get(name, name) if kind == "served" else name)
+    return _TITLES.get(kind, "{}").format(_WAYS.get(name, name) if kind == "served" else name)
 
 
 def _shares(now: Usage) -> list[tuple[str, float]]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from smle.estimators import SafeEstimator
     from smle.export import OnnxModel
-    from smle.tables import SetAside
 
 __all__ = ["predict"]
 
@@ -97,8 +96,8 @@ def predict(
             raise ValueError(f"Expected --bad-rows to be raise or set-aside. Got '{bad_rows}'.")
         if bad_rows == "set-aside" and output is None:
             raise ValueError("--bad-rows set-aside needs --output FILE: the bad rows are listed in FILE.bad.csv.")
-        aside = _Aside(output) if bad_rows == "set-aside" and output is not None else None
-        for place in (output, None if aside is None else aside.place):
+        reasons = output.with_name(f"{output.name}.bad.csv") if bad_rows == "set-aside" and output is not None else None
+        for place in (output, reasons):
             if place is None or not place.exists():
                 continue
             if data.exists() and place.samefile(data):
@@ -107,8 +106,10 @@ def predict(
                 raise ValueError(f"'{place}' is a file of the model. Name another file for the predictions.")
         if out_of_domain not in ("raise", "warn", "clip"):
             raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
+        import pandas as pd  # takes long
+
         loaded = _load(model, require_certificate)
-        outside = _Outside()
+        outside, aside = _Noted(), _Noted()
         chunks = read_chunks(data, text=texts_of(loaded), empty=True)
         first = next(chunks)
         chunks = itertools.chain([first], chunks)
@@ -117,21 +118,23 @@ def predict(
         rows = 0
         written = 0
         with (
-            TableWriter(None if aside is None else aside.place) as listed,
+            TableWriter(reasons) as listed,
             TableWriter(output) as writer,
             counted("predicting", unit="rows") as progress,
         ):
             for chunk in chunks:
                 good = chunk
-                if aside is not None:
+                if reasons is not None:
                     with data_named(_named(data, chunk)):
                         good, bad = loaded.without_bad_rows(chunk)
-                    listed.write(aside.noted(bad, rows))
+                    numbers = [rows + row + 1 for row in bad.reasons]
+                    aside.add(numbers)
+                    listed.write(pd.DataFrame({"row": numbers, "reason": list(bad.reasons.values())}))
                 answers = _answers(loaded, good, _named(data, chunk), out_of_domain, info, outside)
                 if kept is not None:
                     answers = _beside(next(kept).iloc[good.index - rows], answers)
-                if aside is not None:
-                    answers = _beside(_numbers(good), answers)
+                if reasons is not None:
+                    answers = _beside(pd.DataFrame({"row": good.index + 1}), answers)  # some are left out
                 rows, written = rows + len(chunk), written + len(answers)
                 if len(answers):  # a chunk without rows has no types
                     writer.write(answers)
@@ -139,9 +142,15 @@ def predict(
             if not written:
                 writer.write(answers)
         if out_of_domain == "warn" and outside.count:
-            note(f"warning: {outside.text(written)}")
-        if aside is not None and aside.count:
-            note(f"warning: {aside.text(rows)}")
+            note(
+                f"warning: {outside.count} of {written} rows lie outside the domain of the rules (rows {outside}). "
+                "They were clamped to it; the rules hold at the clamped input."
+            )
+        if aside.count:
+            note(
+                f"warning: {aside.count} of {rows} rows cannot be read and were set aside (rows {aside}). "
+                f"Why: {reasons}"
+            )
         if unread and not as_json:
             note(f"note: {not_read_text(unread)}")
         if as_json:
@@ -151,7 +160,7 @@ def predict(
                     "rows": written,
                     "output": str(output),
                     "rows_outside_the_domain": outside.count,
-                    **({} if aside is None else {"rows_set_aside": aside.count, "bad_rows": str(aside.place)}),
+                    **({} if reasons is None else {"rows_set_aside": aside.count, "bad_rows": str(reasons)}),
                     "certified": bool(loaded.specification_.rules),
                 }
             )
@@ -204,8 +213,8 @@ def _beside(kept: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([kept.set_axis(answers.index, axis=0), answers], axis=1)
 
 
-class _Outside:
-    """Counts rows outside the domain and remembers the first ones."""
+class _Noted:
+    """Counts rows and remembers the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -215,41 +224,8 @@ class _Outside:
         self.count += len(numbers)
         self.first += numbers[: _LISTED - len(self.first)]
 
-    def text(self, rows: int) -> str:
-        listed = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        return (
-            f"{self.count} of {rows} rows lie outside the domain of the rules (rows {listed}). They were clamped to "
-            "it; the rules hold at the clamped input."
-        )
-
-
-class _Aside:
-    """Counts rows that were set aside, and their reasons."""
-
-    def __init__(self, output: Path) -> None:
-        self.place = output.with_name(f"{output.name}.bad.csv")
-        self.count = 0
-        self.first: list[int] = []
-
-    def noted(self, found: SetAside, start: int) -> pd.DataFrame:
-        """Return a table of the rows that a chunk set aside: their numbers in the file, from 1 on, and reasons."""
-        import pandas as pd
-
-        numbers = [start + row + 1 for row in found.reasons]
-        self.count += len(numbers)
-        self.first += numbers[: _LISTED - len(self.first)]
-        return pd.DataFrame({"row": numbers, "reason": list(found.reasons.values())})
-
-    def text(self, rows: int) -> str:
-        listed = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        return f"{self.count} of {rows} rows cannot be read and were set aside (rows {listed}). Why: {self.place}"
-
-
-def _numbers(chunk: pd.DataFrame) -> pd.DataFrame:
-    """Return a column with the row numbers in the file, from 1 on, since some rows are left out."""
-    import pandas as pd
-
-    return pd.DataFrame({"row": chunk.index + 1})
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
 
 
 def _named(data: Path, chunk: pd.DataFrame) -> str:
@@ -258,7 +234,7 @@ def _named(data: Path, chunk: pd.DataFrame) -> str:
 
 
 def _answers(
-    model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, name: str, policy: str, info: bool, outside: _Outside
+    model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, name: str, policy: str, info: bool, outside: _Noted
 ) -> pd.DataFrame:
     """Return the predictions of a chunk as a table. The index of the chunk has the row numbers in the file."""
     import numpy as np

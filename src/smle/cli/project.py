@@ -109,9 +109,9 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
 
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
-    found: dict[str, list[Proved]] = {}
-    for item in () if model.certificate_ is None else model.certificate_.proved:
-        found.setdefault(item.rule, []).append(item)
+    from smle.certificates.document import by_rule
+
+    found = {} if model.certificate_ is None else by_rule(model.certificate_.proved)
     return {rule.name: found.get(visible(rule.name), []) for rule in model.specification_.rules}
 
 

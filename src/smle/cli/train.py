@@ -32,6 +32,7 @@ from smle.cli.app import (
 from smle.cli.places import Overwrite, not_read, not_read_text, require_table
 from smle.cli.settings import TrainSettings, checked_parameters
 from smle.errors import AccuracyWarning, DataError
+from smle.extras import require
 from smle_check.digits import margin_text
 
 if TYPE_CHECKING:
@@ -183,7 +184,10 @@ class _TrainingRun:
         name = self.settings.estimator
         if name not in NAMES:
             raise ValueError(f"Expected --estimator to be one of {', '.join(NAMES)}. Got {name!r}.")
-        if name not in _NETWORKS and self.checkpoint is not None:
+        if name in _NETWORKS:
+            what = "--estimator smle" if name == "smle" else "A network (the default)"
+            require("torch", what, instead="--estimator hist-gradient-boosting")
+        elif self.checkpoint is not None:
             raise ValueError("--checkpoint is for networks (--estimator network).")
         if name == AUTO:
             with counted("trying models"):

@@ -14,7 +14,10 @@ from smle.rules import Choice, Clause, Label, Specification
 from smle.rules.membership import active_rules, broken, clause_holds
 from smle_check.heads import sums
 
-__all__ = ["MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "bound_by", "ways_of"]
+__all__ = [
+    "MUCH", "WAYS", "WIDE", "Corrections", "Moves", "Parts", "alternatives_of", "bound_by", "paired", "summed",
+    "ways_of",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -122,27 +125,19 @@ class Corrections:
         )
 
     def __add__(self, other: Corrections) -> Corrections:
-        moves = {}
+        moves, parts = {}, []
         for name, one in self.moves.items():
             two = other.moves[name]
             moves[name] = Moves(one.rows + two.rows, one.total + two.total, max(one.largest, two.largest))
-        pairs = zip(self.parts, other.parts, strict=True)
+        for a, b in zip(self.parts, other.parts, strict=True):
+            served, own = paired(a.served, b.served), paired(a.own, b.own)
+            parts.append(a._replace(on=a.on + b.on, served=served, own=own, outside=a.outside + b.outside))
         return Corrections(
             self.rows + other.rows,
-            {name: count + other.ways[name] for name, count in self.ways.items()},
-            {name: count + other.broken[name] for name, count in self.broken.items()},
+            summed(self.ways, other.ways),
+            summed(self.broken, other.broken),
             moves,
-            tuple(
-                Parts(
-                    a.rule,
-                    a.clause,
-                    a.on + b.on,
-                    _summed(a.served, b.served),
-                    _summed(a.own, b.own),
-                    a.outside + b.outside,
-                )
-                for a, b in pairs
-            ),
+            tuple(parts),
             dict(Counter(self.entries) + Counter(other.entries)),
         )
 
@@ -270,7 +265,13 @@ def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
     return np.asarray(np.logical_or.reduceat(changed, [place.start for _, place in spec.output_slices], axis=1))
 
 
-def _summed(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+def summed(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    """Add counts by name."""
+    return {name: count + b[name] for name, count in a.items()}
+
+
+def paired(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Add counts by place."""
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 

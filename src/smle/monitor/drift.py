@@ -74,11 +74,6 @@ class Changes:
         return tuple(change for change in self.changes if change.verdict == "changed")
 
 
-class _Found(NamedTuple):
-    change: Change
-    p: float | None  # of this test alone; None if nothing could differ
-
-
 def compare(
     training: Usage, now: Usage, spec: Specification, *, tolerance: float = 0.005, false_alarms: float = 0.01
 ) -> Changes:
@@ -87,12 +82,12 @@ def compare(
     Differences of shares up to `tolerance` are called `small`. Without any change, something is called changed at most
     with probability `false_alarms`.
     """
-    found = [*_tested(training, now, spec)]
-    numbers = [n for n, item in enumerate(found) if item.p is not None]
-    joint = dict(zip(numbers, _holm([float(found[n].p or 0) for n in numbers]), strict=True))
+    found = [*_tested(training, now, spec)]  # each with the p of its test alone, None if nothing could differ
+    alone = [change.p for change in found if change.p is not None]
+    joint = iter(_holm(alone))
     changes = []
-    for n, (change, _) in enumerate(found):
-        p = joint.get(n, 1.0)
+    for change in found:
+        p = 1.0 if change.p is None else next(joint)
         beyond = "changed" if abs(change.size) > tolerance else "small"
         changes.append(change._replace(p=p, verdict=beyond if p <= false_alarms else "same"))
     order = {"changed": 0, "small": 1, "same": 2}
@@ -101,12 +96,12 @@ def compare(
         (*changes, *_shown(training, now)),
         false_alarms,
         tolerance,
-        len(numbers),
-        _detectable(training.rows, now.rows, false_alarms / max(len(numbers), 1)),
+        len(alone),
+        _detectable(training.rows, now.rows, false_alarms / max(len(alone), 1)),
     )
 
 
-def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[_Found]:
+def _tested(training: Usage, now: Usage, spec: Specification) -> Iterable[Change]:
     shares = [("domain", "rows outside", training.outside_rows, now.outside_rows)]
     shares += [("missing", name, k, now.missing[name]) for name, k in training.missing.items() if name in now.missing]
     shares += [("rule", name, k, now.rules[name]) for name, k in training.rules.items() if name in now.rules]
@@ -142,31 +137,29 @@ def _shown(training: Usage, now: Usage) -> Iterable[Change]:
         yield Change(kind, name, share, later, later - share, None, "shown")
 
 
-def _share(kind: str, name: str, before: int, rows: int, after: int, later: int) -> _Found:
+def _share(kind: str, name: str, before: int, rows: int, after: int, later: int) -> Change:
     from scipy.stats import fisher_exact  # takes half a second to import
 
-    change = Change(kind, name, before / rows, after / later, after / later - before / rows, None, "")
-    if before + after in (0, rows + later):
-        return _Found(change, None)
-    return _Found(change, float(fisher_exact([[before, rows - before], [after, later - after]])[1]))
+    same = before + after in (0, rows + later)
+    p = None if same else float(fisher_exact([[before, rows - before], [after, later - after]])[1])
+    return Change(kind, name, before / rows, after / later, after / later - before / rows, p, "")
 
 
-def _numbers(name: str, before: np.ndarray, after: np.ndarray, edges: Sequence[float]) -> _Found:
+def _numbers(name: str, before: np.ndarray, after: np.ndarray, edges: Sequence[float]) -> Change:
     from scipy.stats import kstwo
 
     if len(before) <= _FEW:
         labels = [f"<= {edge:g}" for edge in edges] + [f"> {edges[-1]:g}"]
         found = _categories("input", name, before, after, labels)
-        change = found.change._replace(training=_median(before, edges), now=_median(after, edges), part="")
-        return found._replace(change=change)
+        return found._replace(training=_median(before, edges), now=_median(after, edges), part="")
     shares = [np.cumsum(counts)[:-1] / counts.sum() for counts in (before, after)]
     distance = float(np.abs(shares[0] - shares[1]).max())
     together = before.sum() * after.sum() / (before.sum() + after.sum())
-    change = Change("input", name, _median(before, edges), _median(after, edges), distance, None, "")
-    return _Found(change, float(kstwo.sf(distance, max(round(together), 1))))
+    p = float(kstwo.sf(distance, max(round(together), 1)))
+    return Change("input", name, _median(before, edges), _median(after, edges), distance, p, "")
 
 
-def _categories(kind: str, name: str, before: np.ndarray, after: np.ndarray, names: Sequence[str]) -> _Found:
+def _categories(kind: str, name: str, before: np.ndarray, after: np.ndarray, names: Sequence[str]) -> Change:
     """Compare all shares at once; `part` is the category that moved most for its share."""
     from scipy.stats import chi2_contingency
 
@@ -174,11 +167,9 @@ def _categories(kind: str, name: str, before: np.ndarray, after: np.ndarray, nam
     moved = shares[1] - shares[0]
     most = int((np.abs(moved) / np.sqrt(np.maximum(shares[0] + shares[1], 1e-12))).argmax())
     size = float(np.abs(moved).sum() / 2)
-    change = Change(kind, name, float(shares[0][most]), float(shares[1][most]), size, None, "", names[most])
     table = _joined(np.stack([before, after]))
-    if table.shape[1] < 2:
-        return _Found(change, None)
-    return _Found(change, float(chi2_contingency(table, correction=False).pvalue))
+    p = None if table.shape[1] < 2 else float(chi2_contingency(table, correction=False).pvalue)
+    return Change(kind, name, float(shares[0][most]), float(shares[1][most]), size, p, "", names[most])
 
 
 def _joined(table: np.ndarray) -> np.ndarray:
@@ -198,7 +189,7 @@ def _joined(table: np.ndarray) -> np.ndarray:
     return common
 
 
-def _clipped(training: Usage, now: Usage) -> _Found:
+def _clipped(training: Usage, now: Usage) -> Change:
     from scipy.stats import ttest_ind_from_stats
 
     moments = []
@@ -206,10 +197,9 @@ def _clipped(training: Usage, now: Usage) -> _Found:
         variance = max(0.0, usage.clipped_squares / usage.rows - usage.clipped_share**2)
         moments += [usage.clipped_share, math.sqrt(variance * usage.rows / max(usage.rows - 1, 1)), usage.rows]
     moved = now.clipped_share - training.clipped_share
-    change = Change("clip", "units clipped", training.clipped_share, now.clipped_share, moved, None, "")
-    if min(training.rows, now.rows) < 2 or not (moments[1] or moments[4]):
-        return _Found(change, None)
-    return _Found(change, float(ttest_ind_from_stats(*moments, equal_var=False).pvalue))
+    same = min(training.rows, now.rows) < 2 or not (moments[1] or moments[4])
+    p = None if same else float(ttest_ind_from_stats(*moments, equal_var=False).pvalue)
+    return Change("clip", "units clipped", training.clipped_share, now.clipped_share, moved, p, "")
 
 
 def _median(counts: np.ndarray, edges: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ModelFormatError
-from smle.monitor.corrections import Corrections
+from smle.monitor.corrections import Corrections, paired, summed
 from smle.rules import Specification
 
 __all__ = ["Edges", "Observation", "Usage", "column_edges"]
@@ -109,12 +109,6 @@ class Usage:
         )
 
     def __add__(self, other: Usage) -> Usage:
-        def summed(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-            return {name: a[name] + b[name] for name in a}
-
-        def paired(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(x + y for x, y in zip(a, b, strict=True))
-
         return Usage(
             rows=self.rows + other.rows,
             rules=summed(self.rules, other.rules),

@@ -12,7 +12,6 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import smle_check
-from smle.rules import Specification, label_columns
 
 __all__ = ["Clauses", "tied_together"]
 
@@ -52,39 +51,24 @@ class Clauses:
         return len(self.group)
 
     @classmethod
-    def of(cls, spec: Specification | smle_check.Specification, labels: Iterable[int] = ()) -> Clauses:
+    def of(cls, spec: smle_check.Specification, labels: Iterable[int]) -> Clauses:
         """Return the clauses of the rules; the checker's specification does not say which columns are `labels`."""
-        stated: list[Sequence[Sequence[tuple[Any, Any, Any, bool]]]]
-        if isinstance(spec, Specification):
-            stated = [
-                [[(dict(q.outputs), dict(q.inputs), q.bound, q.strict) for q in clause.literals] for clause in own]
-                for own in (rule.requirement.clauses for rule in spec.rules)
-            ]
-            lists: list[npt.ArrayLike] = [rule.requirement.exclusions for rule in spec.rules]
-            always = [any(not region.rows for region in rule.regions) for rule in spec.rules]
-            is_label, group = label_columns(spec), np.full(len(spec.columns), -1, dtype=np.intp)
-            groups: Sequence[Sequence[int]] = spec.one_hot
-        else:
-            stated = [rule.clauses for rule in spec.rules]
-            lists = [rule.exclusions for rule in spec.rules]
-            always = [any(not spec.regions[region] for region in rule.regions) for rule in spec.rules]
-            is_label = np.isin(np.arange(len(spec.outputs)), list(labels))
-            group, groups = np.full(len(spec.inputs), -1, dtype=np.intp), spec.groups
-        for number, members in enumerate(groups):
+        group = np.full(len(spec.inputs), -1, dtype=np.intp)
+        for number, members in enumerate(spec.groups):
             group[list(members)] = number
-        clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
+        clauses = [(r, clause) for r, rule in enumerate(spec.rules) for clause in rule.clauses]
         literals = [literal for _, clause in clauses for literal in clause]
-        pairs = [np.asarray(own, dtype=np.int32).reshape(-1, 2) for own in lists]
+        pairs = [np.array(rule.exclusions.flat, dtype=np.int32).reshape(-1, 2) for rule in spec.rules]
         return cls(
-            [{i: float(v) for i, v in outputs.items() if v} for outputs, *_ in literals],
-            [{i: float(v) for i, v in inputs.items() if v} for _, inputs, *_ in literals],
-            np.array([float(bound) for *_, bound, _ in literals], dtype=np.float64),
-            np.array([strict for *_, strict in literals], dtype=bool),
+            [{i: float(v) for i, v in literal.y.items() if v} for literal in literals],
+            [{i: float(v) for i, v in literal.x.items() if v} for literal in literals],
+            np.array([float(literal.bound) for literal in literals], dtype=np.float64),
+            np.array([literal.strict for literal in literals], dtype=bool),
             np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
             np.array([r for r, _ in clauses], dtype=np.intp),
-            np.array(always, dtype=bool),
+            np.array([any(not spec.regions[g] for g in rule.regions) for rule in spec.rules], dtype=bool),
             tuple((r, own) for r, own in enumerate(pairs) if len(own)),
-            is_label,
+            np.isin(np.arange(len(spec.outputs)), list(labels)),
             group,
         )
 
@@ -101,7 +85,9 @@ class Clauses:
         return (output, value < 0) if self.labels[output] and self.strict[i] == (value > 0) else None
 
 
-def tied_together(ties: Iterable[Collection[int]], pairs: Sequence[Pairs], m: int) -> list[Numbers]:
+def tied_together(
+    ties: Iterable[Collection[int]], pairs: Sequence[npt.NDArray[np.integer[Any]]], m: int
+) -> list[Numbers]:
     """Group the outputs that something ties together, ordered by the smallest of each group."""
     chained = [(own[0], other) for own in map(sorted, ties) for other in own]
     edges = np.concatenate([np.array(chained, dtype=np.intp).reshape(-1, 2), *(own.astype(np.intp) for own in pairs)])

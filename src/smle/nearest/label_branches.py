@@ -17,7 +17,7 @@ from scipy import sparse
 
 from smle.solvers import MixedIntegerProgram, Status, solve
 
-__all__ = ["STEPS", "Branches"]
+__all__ = ["STEPS", "BranchSearch", "Branches", "by_solver"]
 
 Mask = npt.NDArray[np.bool_]
 Costs = npt.NDArray[np.int64]
@@ -63,33 +63,22 @@ class Branches:
         clauses: list[Clause] = [*self._clauses, *([(a, False), (b, False)] for a, b in live.tolist())]
         k = self._k  # a price has a bit for each later label: the order of labels decides between equal costs
         prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
-        found, cut = _BranchSearch(clauses, on.tolist(), prices, known).run()
+        found, cut = BranchSearch(clauses, on.tolist(), prices, known).run()
         return self._settled(clauses, on, prices, found) if cut else (found, False)
 
     def _settled(
         self, clauses: Sequence[Clause], on: Mask, prices: Sequence[int], known: list[int] | None
     ) -> tuple[list[int] | None, bool]:
         """Return the cheaper of the known set and the solver's, and whether a cheaper one may remain."""
-        flat = [(c, label, on[label] == state) for c, clause in enumerate(clauses) for label, state in clause]
-        if len(flat) > _MOST_LITERALS:
+        if sum(map(len, clauses)) > _MOST_LITERALS:
             return known, True
-        row, label, keeps = (np.array(part, dtype=np.intp) for part in zip(*flat, strict=True))
-        A = sparse.csr_matrix((np.where(keeps, -1.0, 1.0), (row, label)), (len(clauses), len(on)))
-        least = np.asarray(1.0 - np.bincount(row, weights=keeps, minlength=len(clauses)), dtype=np.float64)
-        cost = np.array([float(price >> self._k) for price in prices])
-        zeros, ones, free = np.zeros(len(on)), np.ones(len(on)), np.full(len(clauses), np.inf)
-        problem = MixedIntegerProgram(cost / max(cost.max(), 1.0), A, least, free, zeros, ones, ones > 0)
-        found = solve(problem, node_limit=_NODES)
-        if found.x is None:
+        best, is_best = by_solver(clauses, on, [float(price >> self._k) for price in prices], nodes=_NODES)
+        if best is None:
             return known, True
-        turned = np.flatnonzero(found.x > 0.5).tolist()
-        now = on.copy()
-        now[turned] ^= True
-        if not all(any(now[i] == state for i, state in clause) for clause in clauses):
-            return known, True
+        turned = np.flatnonzero(best != on).tolist()
         if known is not None and sum(prices[i] for i in known) <= sum(prices[i] for i in turned):
             turned = known
-        return turned, found.status is not Status.OPTIMAL
+        return turned, not is_best
 
     def _from_the_top(self, on: Mask, costs: Costs) -> list[int] | None:
         """Keep labels that are on from the highest price down, unless a kept one excludes them."""
@@ -103,10 +92,32 @@ class Branches:
         return [int(i) for i in np.flatnonzero(on != kept)]
 
 
+def by_solver(
+    clauses: Sequence[Clause], on: Mask, prices: Sequence[float], *, nodes: int | None = None
+) -> tuple[Mask | None, bool]:
+    """Return the set that turns labels at the least price, by a mixed-integer program, and whether the search ended.
+
+    None if no set was found that obeys the clauses.
+    """
+    flat = [(c, label, on[label] == state) for c, clause in enumerate(clauses) for label, state in clause]
+    row, label, keeps = (np.array(part, dtype=np.intp) for part in zip(*flat, strict=True))
+    A = sparse.csr_matrix((np.where(keeps, -1.0, 1.0), (row, label)), (len(clauses), len(on)))
+    least = np.asarray(1.0 - np.bincount(row, weights=keeps, minlength=len(clauses)), dtype=np.float64)
+    zeros, ones, free = np.zeros(len(on)), np.ones(len(on)), np.full(len(clauses), np.inf)
+    cost = np.array(prices) / max(*prices, 1.0)
+    found = solve(MixedIntegerProgram(cost, A, least, free, zeros, ones, ones > 0), node_limit=nodes)
+    if found.x is None:
+        return None, False
+    best = on ^ (found.x > 0.5)
+    if not all(any(best[i] == state for i, state in clause) for clause in clauses):
+        return None, False
+    return best, found.status is Status.OPTIMAL
+
+
 _OPEN, _SETTLED, _TURNED = 0, 1, 2
 
 
-class _BranchSearch:
+class BranchSearch:
     """Searches one row, depth first. Labels are open, fixed as they are, or turned; consequences are propagated."""
 
     def __init__(

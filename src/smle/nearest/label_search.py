@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse import csgraph
 
+from smle.nearest.clauses import tied_together
 from smle.nearest.label_branches import Branches
 from smle.nearest.label_closures import Closure, closure_of
 from smle.nearest.label_diagrams import Diagram, diagram_of
@@ -80,16 +80,10 @@ class LabelSearch:
     """
 
     def __init__(self, k: int, clauses: Sequence[Clause], pairs: npt.ArrayLike = ()) -> None:
-        self._k = k
         self.fixed, left, apart = _settled(k, clauses, np.asarray(pairs, dtype=np.intp).reshape(-1, 2))
         self.parts = [] if left is None else [Tied(*part) for part in _together(k, left, apart)]
         empty = any(isinstance(part.way, Diagram) and not part.way.size for part in self.parts)
         self.is_possible = left is not None and not empty
-
-    @property
-    def ends(self) -> bool:
-        """Whether every search runs to the end, because none uses branch and bound."""
-        return not any(isinstance(part.way, Branches) for part in self.parts)
 
     def nearest(self, logits: Array) -> NearestSets:
         """Return the cheapest allowed sets; an allowed row stays unchanged."""
@@ -197,15 +191,11 @@ def _is_sure(clause: Clause) -> bool:
 
 def _together(k: int, clauses: Sequence[Clause], pairs: Numbers) -> list[tuple[Numbers, list[Clause], Numbers]]:
     """Group labels that are tied together, with their clauses and pairs."""
-    ties = [
-        np.array([(clause[0][0], label) for clause in clauses for label, _ in clause], dtype=np.intp).reshape(-1, 2)
-    ]
-    edges = np.concatenate([*ties, pairs])
-    graph = sparse.csr_matrix((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), (k, k))
-    _, group = csgraph.connected_components(graph, directed=False)
-    own: dict[int, list[Clause]] = {}
+    groups = tied_together([[label for label, _ in clause] for clause in clauses], [pairs], k)
+    group = np.full(k, -1)
+    for number, labels in enumerate(groups):
+        group[labels] = number
+    own: list[list[Clause]] = [[] for _ in groups]
     for clause in clauses:
-        own.setdefault(int(group[clause[0][0]]), []).append(clause)
-    of_pairs = group[pairs[:, 0]] if len(pairs) else np.empty(0, dtype=np.intp)
-    tied = np.unique(group[edges[:, 0]]).tolist()
-    return [(np.flatnonzero(group == g), own.get(g, []), pairs[of_pairs == g]) for g in tied]
+        own[group[clause[0][0]]].append(clause)
+    return [(labels, own[number], pairs[group[pairs[:, 0]] == number]) for number, labels in enumerate(groups)]

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse import csgraph
 
+from smle.nearest.clauses import tied_together
 from smle.solvers import MixedIntegerProgram, solve
 
 __all__ = ["ChosenLiterals", "SearchNode", "branch_and_bound", "choose_literals"]
@@ -90,17 +90,13 @@ def choose_literals(
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))
     chosen, known = order[starts], dict[bytes, npt.NDArray[np.intp] | None]()
-    graph = sparse.csr_matrix((np.ones(len(owner)), (owner, np.arange(len(owner)))), (len(starts), len(owner)))
-    tied = (graph @ abs(sparse.csr_matrix(g))).tocoo()
-    size = len(starts) + g.shape[1]
-    _, group = csgraph.connected_components(
-        sparse.csr_matrix((np.ones(tied.nnz), (tied.row, len(starts) + tied.col)), (size, size)), directed=False
-    )
-    several = np.bincount(owner) > 1
-    for number in np.unique(group[: len(starts)][several]):  # other clauses leave no choice
-        own = np.flatnonzero(group[owner] == number)
-        outputs = np.flatnonzero(group[len(starts) :] == number)
+    used = np.zeros((len(starts), g.shape[1]), dtype=bool)
+    np.logical_or.at(used, owner, g != 0)
+    for outputs in tied_together([np.flatnonzero(row).tolist() for row in used], [], g.shape[1]):
+        own = np.flatnonzero(np.asarray(used[:, outputs].any(axis=1))[owner])
         clauses, local = np.unique(owner[own], return_inverse=True)
+        if len(clauses) == len(own):  # single literals leave no choice
+            continue
         asked = (g[np.ix_(own, outputs)], h[own], local, near[outputs], reach[outputs], room[own])
         key = b"".join(np.ascontiguousarray(part).tobytes() for part in asked) + bytes(str(len(outputs)), "ascii")
         if key not in known:

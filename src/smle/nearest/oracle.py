@@ -4,12 +4,15 @@ Numbers and scores of choices: squared error, exact up to a margin that makes th
 evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or through other
 labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are independent
 problems; rows with the same active rules are solved together. A warning counts the rows whose search did not end.
+
+    labels: maximize  sum over labels that are on of  w_l = log max(p_l, eps) - log max(1 - p_l, eps)
+
+Labels are found by the search of the deployed program (`label_search`), and by a MILP if that is cut short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,16 +21,20 @@ import numpy.typing as npt
 
 from smle.errors import DataError
 from smle.nearest.clauses import tied_together
-from smle.nearest.oracle_labels import most_likely_labels
+from smle.nearest.label_branches import by_solver
+from smle.nearest.label_search import LabelSearch
 from smle.nearest.unions import Choices, nearest_in_union
 from smle.rules import Clause, Literals, Specification, exclusion, label_columns
 from smle.rules.membership import active, clause_holds
 from smle_check.floats import BINARY64, round_down
 
-__all__ = ["common_units", "nearest_outputs", "to_scores"]
+__all__ = ["EPSILON", "common_units", "most_likely_labels", "nearest_outputs", "to_scores", "weights_of"]
 
 Array = npt.NDArray[np.float64]
+Sign = tuple[int, bool]
+"""A label, and whether it is on."""
 
+EPSILON = 1e-6
 _MARGINS = (1e-11, 1e-9, 1e-6)
 _ALIKE = 10.0  # spreads within this factor share a unit
 _MIXED_PAIRS = 2_000
@@ -93,96 +100,53 @@ def nearest_outputs(
     patterns, group = np.unique(switches, axis=0, return_inverse=True)
     for g, pattern in enumerate(patterns):
         rows = np.flatnonzero(group.reshape(-1) == g)
-        part = _Piece.of(spec, np.flatnonzero(pattern).tolist(), labels)
-        result[rows] = part.solve(X[rows], targets[rows], units)
+        result[rows] = _under(spec, np.flatnonzero(pattern).tolist(), X[rows], targets[rows], units)
     return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """The requirement of one set of active rules, split into independent problems."""
-
-    labels: npt.NDArray[np.bool_]
-    pairs: npt.NDArray[np.int32]
-    label_clauses: tuple[tuple[tuple[int, bool], ...], ...]
-    blocks: tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]
-
-    @classmethod
-    def of(cls, spec: Specification, rules: Sequence[int], labels: npt.NDArray[np.bool_]) -> _Piece:
-        clauses = tuple(clause for r in rules for clause in spec.rules[r].requirement.clauses)
-        pairs = [spec.rules[r].requirement.exclusions for r in rules]
-        stacked = np.concatenate([np.empty((0, 2), dtype=np.int32), *pairs])
-        plain: dict[Clause, tuple[tuple[int, bool], ...]] = {}
-        general: list[Clause] = []
-        for clause in dict.fromkeys(clauses):
-            signs = tuple(sign for literal in clause.literals if (sign := literal.sign) is not None and labels[sign[0]])
-            if len(signs) == len(clause.literals):
-                plain[clause] = signs
-            else:
-                general.append(clause)
-        mixed = _tied(general, plain, stacked, labels)
-        touching = mixed[stacked].any(axis=1)
-        if touching.sum() > _MIXED_PAIRS:
-            raise DataError(
-                f"Expected at most {_MIXED_PAIRS:,} exclusions of labels that other rules tie to numbers. Got "
-                f"{touching.sum():,}; split the rules."
-            )
-        general += [clause for clause, signs in plain.items() if mixed[signs[0][0]]]
-        general += [exclusion(int(h), int(k)) for h, k in np.unique(np.sort(stacked[touching], axis=1), axis=0)]
-        rest = tuple(signs for signs in plain.values() if not mixed[signs[0][0]])
-        return cls(labels, stacked[~touching], rest, _blocks(general, len(labels)))
-
-    def solve(self, X: npt.NDArray[np.floating[Any]], Y: Array, units: Array) -> Array:
-        result = Y.copy()
-        mixed = {i for columns, _ in self.blocks for i in columns}
-        own = np.array([i for i in np.flatnonzero(self.labels) if i not in mixed], dtype=np.intp)
-        if len(own):
-            result[:, own] = self._labels(Y, own)
-        for columns, clauses in self.blocks:
-            index = np.array(columns)
-            scores = Y[:, index] - 0.5 * self.labels[index]
-            found = _solve_block(index, clauses, X, scores, units)
-            on_off = np.where(np.isnan(found), np.nan, (found >= 0).astype(np.float64))
-            result[:, index] = np.where(self.labels[index], on_off, found)
-        result[np.isnan(result).any(axis=1)] = np.nan
-        return result
-
-    def _labels(self, Y: Array, own: npt.NDArray[np.intp]) -> Array:
-        place = np.full(Y.shape[1], -1)
-        place[own] = np.arange(len(own))
-        clauses = [[(int(place[label]), value) for label, value in clause] for clause in self.label_clauses]
-        pairs = place[self.pairs].astype(np.int32) if len(self.pairs) else self.pairs
-        return most_likely_labels(Y[:, own], pairs, clauses)
-
-
-def _tied(
-    general: Sequence[Clause],
-    plain: Mapping[Clause, tuple[tuple[int, bool], ...]],
-    pairs: npt.NDArray[np.int32],
-    labels: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.bool_]:
-    """Return a mask of the labels that clauses tie to other outputs, directly or through rules among labels: (m,)."""
-    mixed = np.zeros(len(labels), dtype=bool)
-    mixed[[i for clause in general for literal in clause.literals for i, _ in literal.outputs]] = True
-    mixed &= labels
-    while True:
-        count = mixed.sum()
-        for signs in plain.values():
-            members = [label for label, _ in signs]
-            mixed[members] |= mixed[members].any()
-        mixed[pairs[mixed[pairs].any(axis=1)]] = True
-        if mixed.sum() == count:
-            return mixed
-
-
-def _blocks(clauses: Sequence[Clause], m: int) -> tuple[tuple[tuple[int, ...], tuple[Clause, ...]], ...]:
-    """Group clauses that share outputs."""
+def _under(
+    spec: Specification, rules: Sequence[int], X: npt.NDArray[np.floating[Any]], Y: Array, units: Array
+) -> Array:
+    """Return the nearest outputs that some rules allow. Outputs that they tie together are one problem."""
+    labels, result = label_columns(spec), Y.copy()
+    asked = [spec.rules[r].requirement for r in rules]
+    pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *(own.exclusions for own in asked)])
+    signs = {clause: _signs(clause, labels) for own in asked for clause in own.clauses}
+    clauses = sorted(signs, key=lambda clause: signs[clause] is not None)
     ties = [{i for literal in clause.literals for i, _ in literal.outputs} for clause in clauses]
-    found = []
-    for columns in tied_together(ties, [], m):
-        own = set(columns.tolist())
-        found.append((tuple(columns.tolist()), tuple(c for c, tie in zip(clauses, ties, strict=True) if tie & own)))
-    return tuple(found)
+    groups = tied_together(ties, [pairs], len(labels))
+    mixed = np.zeros(len(labels), dtype=bool)  # tied to more than labels, if only through other labels
+    mixed[[i for clause, tie in zip(clauses, ties, strict=True) if signs[clause] is None for i in tie]] = True
+    for columns in groups:
+        mixed[columns] = mixed[columns].any()
+    touching = pairs[mixed[pairs].any(axis=1)]
+    if len(touching) > _MIXED_PAIRS:
+        raise DataError(
+            f"Expected at most {_MIXED_PAIRS:,} exclusions of labels that other rules tie to numbers. Got "
+            f"{len(touching):,}; split the rules."
+        )
+    alone = np.flatnonzero(labels & ~mixed)
+    if len(alone):
+        place = np.cumsum(labels & ~mixed) - 1
+        plain = [own for own in signs.values() if own is not None and not mixed[own[0][0]]]
+        words = [[(int(place[label]), on) for label, on in own] for own in plain]
+        apart = place[pairs[~mixed[pairs].any(axis=1)]].astype(np.int32).reshape(-1, 2)
+        result[:, alone] = most_likely_labels(Y[:, alone], apart, words)
+    for columns in (own for own in groups if mixed[own[0]]):
+        tied = [clause for clause, tie in zip(clauses, ties, strict=True) if not tie.isdisjoint(columns.tolist())]
+        listed = np.sort(touching[np.isin(touching[:, 0], columns)], axis=1)
+        tied += [exclusion(int(h), int(k)) for h, k in np.unique(listed, axis=0)]
+        found = _solve_block(columns, tied, X, Y[:, columns] - 0.5 * labels[columns], units)
+        on_off = np.where(np.isnan(found), np.nan, (found >= 0).astype(np.float64))
+        result[:, columns] = np.where(labels[columns], on_off, found)
+    result[np.isnan(result).any(axis=1)] = np.nan
+    return result
+
+
+def _signs(clause: Clause, labels: npt.NDArray[np.bool_]) -> list[Sign] | None:
+    """Return a clause as (label, on), or None if it says more than which labels are on or off."""
+    found = [sign for literal in clause.literals if (sign := literal.sign) is not None and labels[sign[0]]]
+    return found if len(found) == len(clause.literals) else None
 
 
 def _solve_block(
@@ -262,3 +226,27 @@ def _choices(
     norms = np.sqrt((G**2).sum(axis=1))
     ends = np.cumsum([0, *(len(clause.literals) for clause in clauses)]).tolist()
     return Choices(G / norms[:, None], H / norms, tuple(tuple(range(i, j)) for i, j in pairwise(ends)))
+
+
+def weights_of(probabilities: Array) -> Array:
+    """Return the gain in log-likelihood of turning each label on."""
+    p = np.clip(probabilities, 0.0, 1.0)
+    gains: Array = np.log(np.maximum(p, EPSILON)) - np.log(np.maximum(1 - p, EPSILON))
+    return gains
+
+
+def most_likely_labels(
+    probabilities: Array, pairs: npt.NDArray[np.int32], clauses: Sequence[Sequence[Sign]] = ()
+) -> Array:
+    """Return the most likely allowed 0/1 patterns; NaN where no pattern is allowed.
+
+    Shapes: probabilities (n, m), pairs (p, 2); clauses are lists of (label, on). Returns (n, m).
+    """
+    weights = weights_of(probabilities)
+    found = LabelSearch(weights.shape[1], clauses, pairs).nearest(weights)
+    result = np.where(found.allowed[:, None], found.on.astype(np.float64), np.nan)
+    for row in np.flatnonzero(found.cut):
+        listed = [*clauses, *([(a, False), (b, False)] for a, b in pairs.tolist())]
+        best, ended = by_solver(listed, weights[row] >= 0, np.abs(weights[row]).tolist())
+        result[row] = best if best is not None and ended else np.nan
+    return result

@@ -10,14 +10,14 @@ once; preparing sets as they occur took longer than solving each point's own sys
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Callable, Iterator, Sequence
 from math import comb
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TINY", "Polyhedron", "SingleRows", "steps_of", "tight_multipliers", "upward"]
+__all__ = ["TINY", "Polyhedron", "SingleRows", "independent_sets", "steps_of", "tight_multipliers", "upward"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -41,10 +41,10 @@ class Polyhedron:
     """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,) of the outputs.
 
     Points and bounds are in the outputs' own units, N (z / unit) <= b. A state says which rows are tight: the number of
-    a prepared set (n,), or multipliers (n, J) if there are many rows.
+    a prepared set (n,), or multipliers (n, J) if there are many rows, or these points are asked for only `once`.
     """
 
-    def __init__(self, N: Array, unit: Array) -> None:
+    def __init__(self, N: Array, unit: Array, *, once: bool = False) -> None:
         self.N, self._moves = N, N * unit
         self._turned, self._unit = np.ascontiguousarray((N / unit).T), unit
         self._rows = np.ascontiguousarray(self._turned.T)
@@ -53,7 +53,7 @@ class Polyhedron:
         self._gram[np.diag_indices(len(N))] += _RIDGE
         J, k = N.shape
         count = sum(comb(J, i) for i in range(min(J, k) + 1))
-        self._prepared = count <= _PREPARED_SETS and 2 * count * J * J <= _PREPARED_NUMBERS
+        self._prepared = not once and count <= _PREPARED_SETS and 2 * count * J * J <= _PREPARED_NUMBERS
         self._all = np.zeros((0, J))
         self._forget()
 
@@ -78,10 +78,8 @@ class Polyhedron:
 
     def _prepare_all(self) -> None:
         J, k = self.N.shape
-        for size in range(1, min(J, k) + 1):
-            for rows in combinations(range(J), size):
-                if np.linalg.eigvalsh(self._gram[np.ix_(rows, rows)])[0] > _DEPENDENT:
-                    self._number(frozenset(rows))
+        for rows in independent_sets(self._gram, range(J), k):
+            self._number(frozenset(rows))
         count = len(self._members)
         tables = self._steps[:count] - np.where(self._tight[:count], 0.0, 1.0)[:, :, None] * np.eye(J)
         self._all = np.ascontiguousarray(tables.transpose(1, 0, 2).reshape(J * count, J))  # (rows, sets) by rows
@@ -261,6 +259,20 @@ class Polyhedron:
             keep = broken[rows].any(axis=1)
             rows, on = rows[keep], on[keep]
         return z
+
+
+def independent_sets(
+    gram: Array, rows: Sequence[int], k: int, meets: Callable[[tuple[int, ...]], bool] = lambda rows: True
+) -> Iterator[tuple[int, ...]]:
+    """Yield the sets of at most k independent rows, the smallest first; supersets only of sets that `meets` accepts."""
+    sets: list[tuple[int, ...]] = [()]
+    yield ()
+    for tight in sets:  # the list grows
+        for row in rows[rows.index(tight[-1]) + 1 :] if tight else rows:
+            more = (*tight, row)
+            if len(more) <= k and np.linalg.eigvalsh(gram[np.ix_(more, more)])[0] > _DEPENDENT and meets(more):
+                sets.append(more)
+                yield more
 
 
 def steps_of(gram: Array, tight: Numbers) -> tuple[Array, Array]:

@@ -9,24 +9,21 @@ none passes. Clauses that share no output are separate problems (blocks):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import KEPT, Block, NearestPoints
-from smle.nearest.clauses import Clauses, tied_together
+from smle.nearest.alternatives import KEPT, NearestPoints, nearest_points
+from smle.nearest.blocks import Block, blocks_of
+from smle.nearest.clauses import Clauses
 from smle.nearest.labels import LabelBlock, Turned
-from smle.nearest.polyhedra import upward
 from smle_check.heads.sums import WIDE
 
 __all__ = ["BlockPoints", "Proposals"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.intp]
-Pairs = npt.NDArray[np.int32]
 
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
@@ -34,7 +31,6 @@ _ON_STEPS = -1.0  # instead of a move: the point itself, on float32 numbers that
 _FAR_MOVE = 2.0**-7  # from here on, an answer is no longer the nearest
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
-_MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
 
 
 class BlockPoints:
@@ -47,7 +43,9 @@ class BlockPoints:
     def of(self, number: int) -> NearestPoints | Turned:
         """Return what was found for a block, solving it if needed."""
         if number not in self._solved:
-            self._solved[number] = self._parts[number].solve(*self._asked)
+            part = self._parts[number]
+            own = nearest_points(part, *self._asked) if isinstance(part, Block) else part.solve(*self._asked)
+            self._solved[number] = own
         return self._solved[number]
 
     @property
@@ -62,30 +60,14 @@ class Proposals:
     Args:
         clauses: The rules' clauses.
         scale: Spread of each output (m,), the unit of distances.
-        h_checked: The bounds (L,) with which the head compares `g.y + s.x`; by default `h`, and just below it where a
-            literal is strict.
-        default: What replaces answers that are NaN, infinite or far beyond, (m,); by default 0.
-        clips: Whether the head clips proposals to limits on single outputs. Outputs with only such limits are left to
-            it.
+        h_checked: The bounds (L,) with which the head compares `g.y + s.x`.
+        default: What replaces answers that are NaN, infinite or far beyond, (m,).
     """
 
-    def __init__(
-        self,
-        clauses: Clauses,
-        scale: Array,
-        h_checked: Array | None = None,
-        default: Array | None = None,
-        *,
-        clips: bool = False,
-    ) -> None:
-        if h_checked is None:
-            below = np.minimum(np.nextafter(clauses.h, -np.inf), clauses.h - TINY)
-            h_checked = np.where(clauses.strict, below, clauses.h)
-        scale = np.asarray(scale, dtype=np.float64)
-        scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-        self._default = np.zeros(len(scale)) if default is None else default
+    def __init__(self, clauses: Clauses, scale: Array, h_checked: Array, default: Array) -> None:
+        self._default = default
         self.rules = clauses.parts
-        self.parts = _blocks(clauses, h_checked, scale, clips=clips)
+        self.parts = blocks_of(clauses, h_checked, scale)
         self.reads_inputs = any(clauses.inputs)
         self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
@@ -154,97 +136,3 @@ def _rounded(y: Array) -> Array:
     result = y.astype(np.float32).astype(np.float64)
     result[np.abs(result) < TINY] = 0.0
     return result
-
-
-def _blocks(clauses: Clauses, h_checked: Array, scale: Array, *, clips: bool) -> list[Block | LabelBlock]:
-    """Return a block for each group of outputs tied together by clauses and exclusions."""
-    m, count = len(clauses.labels), len(clauses.rule)
-    ends = np.searchsorted(clauses.clause, np.arange(count + 1))
-    ties = [{i for form in clauses.outputs[a:b] for i in form} for a, b in pairwise(ends.tolist())]
-    groups = tied_together(ties, [pairs for _, pairs in clauses.exclusions], m)
-    group = np.full(m, -1)
-    for number, columns in enumerate(groups):
-        group[columns] = number
-    own: list[list[int]] = [[] for _ in groups]
-    for c, tie in enumerate(ties):
-        if tie:
-            own[group[next(iter(tie))]].append(c)
-    made: list[Block | LabelBlock] = []
-    for number, columns in enumerate(groups):
-        lists = [(count + e, pairs[group[pairs[:, 0]] == number]) for e, (_, pairs) in enumerate(clauses.exclusions)]
-        stated = [(c, [i for i in range(ends[c], ends[c + 1]) if clauses.outputs[i]]) for c in own[number]]
-        listed = [(part, pairs) for part, pairs in lists if len(pairs)]
-        if clips and len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
-            continue
-        signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
-        if clauses.labels[columns].all() and None not in signs.values():
-            made.append(_labels(clauses, columns, stated, signs, listed, h_checked))
-        else:
-            made.append(_numbers(clauses, columns, stated, listed, h_checked, scale))
-    return made
-
-
-Stated = Sequence[tuple[int, Sequence[int]]]  # the number of each clause, and its literals
-Listed = Sequence[tuple[int, Pairs]]  # the part of each list of exclusions, and its pairs
-
-
-def _labels(
-    clauses: Clauses,
-    columns: Numbers,
-    stated: Stated,
-    signs: Mapping[int, tuple[int, bool] | None],
-    lists: Listed,
-    h_checked: Array,
-) -> LabelBlock:
-    position = {int(column): i for i, column in enumerate(columns)}
-    least, most = np.zeros(len(columns)), np.full(len(columns), -TINY)
-    words = []
-    for _, literals in stated:
-        clause = []
-        for i in literals:
-            label, on = signs[i]  # type: ignore[misc]
-            at = position[label]
-            clause.append((at, on))
-            if on:
-                least[at] = max(least[at], -h_checked[i])
-            else:
-                most[at] = min(most[at], h_checked[i])
-        words.append(clause)
-    pairs = [np.searchsorted(columns, own).astype(np.int32) for _, own in lists]
-    parts = np.array([*(c for c, _ in stated), *(part for part, _ in lists)], dtype=np.intp)
-    rules = clauses.parts[parts]
-    gates = np.where(clauses.always[rules], -1, rules)
-    return LabelBlock(columns, words, pairs, parts, gates, upward(least), -upward(-most))
-
-
-def _numbers(
-    clauses: Clauses, columns: Numbers, stated: Stated, lists: Listed, h_checked: Array, scale: Array
-) -> Block:
-    literals = [i for _, own in stated for i in own]
-    pairs = np.concatenate([np.empty((0, 2), dtype=np.int32), *(own for _, own in lists)])
-    if len(pairs) > _MOST_PAIRS:
-        pairs, lists = pairs[:0], ()
-    tied = np.unique(pairs)
-    k, position = len(columns), {int(column): i for i, column in enumerate(columns)}
-    rows = np.zeros((len(literals) + len(tied), k + clauses.width + 1))
-    for row, i in enumerate(literals):
-        for output, value in clauses.outputs[i].items():
-            rows[row, position[output]] = value
-        for column, value in clauses.inputs[i].items():
-            rows[row, k + column] = value
-        rows[row, -1] = h_checked[i]
-    rows[np.arange(len(literals), len(rows)), np.searchsorted(columns, tied)] = 1.0
-    rows[len(literals) :, -1] = -TINY
-    # Keep distinct literals: rules often repeat them, and a label has two.
-    distinct, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    # In the stated order.
-    distinct, place = distinct[np.argsort(first)], np.argsort(np.argsort(first))[place.reshape(-1)]
-    row_of = dict(zip(literals, place.tolist(), strict=False))
-    off = dict(zip(tied.tolist(), place[len(literals) :].tolist(), strict=True))
-    listed = [[row_of[i] for i in own] for _, own in stated]
-    listed += [[off[a], off[b]] for _, own in lists for a, b in own.tolist()]
-    parts = [*(c for c, _ in stated), *(part for part, own in lists for _ in own)]
-    g, s, h = distinct[:, :k], distinct[:, k:-1], distinct[:, -1]
-    likely = bool(clauses.labels[columns].all())
-    places = np.array(parts, dtype=np.intp)
-    return Block(columns, g, s, h, listed, places, scale[columns], likely=likely, group=clauses.group)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import Block
+from smle.nearest.blocks import Block
 from smle.nearest.polyhedra import tight_multipliers
 
 __all__ = ["Faces"]
@@ -34,6 +34,11 @@ class Faces:
     on: Mask
     weight: Array
 
+    @property
+    def _slopes(self) -> Array:
+        """By how much bounds fall as inputs rise (J, d); 0 for members of one-hot groups."""
+        return np.where(self.block.looked_up, 0.0, self.block.slope)
+
     def _multipliers(self, over: Array) -> Array:
         gram = self.block.N @ self.block.N.T
         ridged = gram + _RIDGE * np.eye(len(gram))
@@ -46,11 +51,11 @@ class Faces:
         w = v[at] * block.unit * self.weight[:, None]
         u = self._multipliers(w @ block.N.T)
         by_answers[at] += (w - u @ block.N) / block.unit
-        by_inputs[self.rows] -= u @ block.slopes
+        by_inputs[self.rows] -= u @ self._slopes
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
         """Add to outputs (n, m) how they move with inputs (n, d) and answers (n, m)."""
         block, at = self.block, np.ix_(self.rows, self.block.outputs)
         w = answers[at] / block.unit
-        u = self._multipliers(w @ block.N.T + inputs[self.rows] @ block.slopes.T)
+        u = self._multipliers(w @ block.N.T + inputs[self.rows] @ self._slopes.T)
         outputs[at] += (w - u @ block.N) * block.unit * self.weight[:, None]

@@ -1,9 +1,8 @@
-"""Nearest points of polyhedra and of unions of polyhedra, for many points at once.
+"""Nearest points of unions of polyhedra, for many points at once, searched to the end.
 
-    minimize ||y' - y||^2   subject to   G y' <= h        (h may differ from point to point)
+    minimize ||y' - y||^2   subject to   one literal of each clause, G y' <= h        (h may differ from point to point)
 
-An active-set method, batched over points, starts from the broken rows and solves equality-constrained problems until
-the KKT conditions hold. The rest goes to the QP solver.
+What `polyhedra` does not find for the literals chosen goes to the QP solver.
 """
 
 from __future__ import annotations
@@ -15,84 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.nearest.literals import SearchNode, branch_and_bound
-from smle.nearest.polyhedra import tight_multipliers
+from smle.nearest.polyhedra import Polyhedron
 from smle.solvers import QuadraticProgram, Status, solve
 
-__all__ = ["Choices", "nearest_in_polyhedron", "nearest_in_union"]
+__all__ = ["Choices", "nearest_in_union"]
 
 Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
-_ROUNDS = 30
 _TOLERANCE = 1e-11
+_AT_ONCE = 4096
 SHARED_NODES = 5_000
 """Choices of literals tried for all points together, before the rest is searched point by point."""
 MAX_NODES = 20_000
 """Choices of literals tried for one point."""
-
-
-def nearest_in_polyhedron(G: Array, H: Array, Y: Array) -> Array:
-    """Return the nearest points, NaN where none was found. Shapes: G (k, m) rows of norm 1, H (n, k), Y (n, m)."""
-    result = Y.copy()
-    scale = 1 + np.abs(H).max(axis=1, initial=0.0) + np.abs(Y).max(axis=1, initial=0.0)
-    todo = np.flatnonzero((Y @ G.T > H).any(axis=1))
-    if not len(todo):
-        return result
-    if len(G) == 1:
-        over = Y[todo] @ G[0] - H[todo, 0]
-        result[todo] = Y[todo] - over[:, None] * G[0]
-        return result
-    for start in range(0, len(todo), 4096):
-        part = todo[start : start + 4096]
-        points, solved = _active_set(G, H[part], Y[part], scale[part])
-        result[part] = points
-        for k in part[~solved]:
-            result[k] = _by_solver(G, H[k], Y[k])
-    return result
-
-
-def _active_set(G: Array, H: Array, Y: Array, scale: Array) -> tuple[Array, Mask]:
-    """Return points (n, m) and a mask of those that satisfy the KKT conditions within rounding."""
-    k = len(G)
-    gram = G @ G.T + 1e-13 * np.eye(k)
-    excess = Y @ G.T - H
-    active = excess > 0
-    points, done = Y.copy(), np.zeros(len(Y), dtype=bool)
-    for _ in range(_ROUNDS):
-        open_ = np.flatnonzero(~done)
-        if not len(open_):
-            break
-        on = active[open_]
-        multipliers = tight_multipliers(gram, excess[open_], on)
-        moved = Y[open_] - multipliers @ G
-        left = moved @ G.T - H[open_]
-        tolerance = _TOLERANCE * scale[open_][:, None]
-        negative, broken = multipliers < -tolerance, (left > tolerance) & ~on
-        fine = ~negative.any(axis=1) & (left <= tolerance).all(axis=1)
-        points[open_], done[open_] = moved, fine
-        # Drop the most negative multiplier, or else add the row broken most.
-        worst = np.where(negative, multipliers, 0.0).argmin(axis=1)
-        most = np.where(broken, left, -np.inf).argmax(axis=1)
-        span = np.arange(len(open_))
-        drops = negative.any(axis=1)
-        adds = ~drops & broken.any(axis=1)
-        on[span[drops], worst[drops]] = False
-        on[span[adds], most[adds]] = True
-        active[open_] = on
-    return points, done
-
-
-def _by_solver(G: Array, h: Array, y: Array) -> Array:
-    unit = max(float(np.abs(h).max(initial=0.0)), float(np.abs(y).max(initial=0.0))) or 1.0
-    m = len(y)
-    free = np.full(m, np.inf)
-    found = solve(QuadraticProgram(np.eye(m), -y / unit, G, np.full(len(h), -np.inf), h / unit, -free, free))
-    if found.status is not Status.OPTIMAL or found.x is None:
-        return np.full(m, np.nan)
-    point: Array = found.x * unit
-    if (G @ point - h).max(initial=0.0) > 1e-6 * (1 + unit):
-        return np.full(m, np.nan)
-    return point
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +90,7 @@ def _node(
 ) -> tuple[Array, Array, npt.NDArray[np.intp]]:
     """Return (nearest points for chosen literals, squared distances, the clause broken most or -1)."""
     G, H = choices.G, choices.H[rows]
-    points = nearest_in_polyhedron(G[list(chosen)], H[:, list(chosen)], Y[rows]) if chosen else Y[rows].copy()
+    points = _nearest(G[list(chosen)], H[:, list(chosen)], Y[rows]) if chosen else Y[rows].copy()
     distance = ((points - Y[rows]) ** 2).sum(axis=1)
     room = H - points @ G.T + 1e-9 * (1 + np.abs(H).max(axis=1, initial=0.0))[:, None]
     worst, broken = np.zeros(len(rows)), np.full(len(rows), -1)
@@ -166,3 +100,30 @@ def _node(
             broken = np.where(held < worst, c, broken)
             worst = np.minimum(held, worst)
     return points, distance, broken
+
+
+def _nearest(G: Array, H: Array, Y: Array) -> Array:
+    """Return the nearest points (n, m) that satisfy all rows, NaN where none was found."""
+    result, polyhedron = Y.copy(), Polyhedron(G, np.ones(Y.shape[1]), once=True)
+    size = 1 + np.abs(H).max(axis=1) + np.abs(Y).max(axis=1)
+    todo = np.flatnonzero((Y @ G.T > H).any(axis=1))
+    for rows in np.split(todo, range(_AT_ONCE, len(todo), _AT_ONCE)):
+        unit = size[rows, None]
+        points, *_ = polyhedron.nearest(Y[rows] / unit, H[rows] / unit, np.ones((len(rows), len(G)), dtype=bool))
+        result[rows] = points * unit
+    for row in np.flatnonzero((result @ G.T - H).max(axis=1) > _TOLERANCE * size):
+        result[row] = _by_solver(G, H[row], Y[row])
+    return result
+
+
+def _by_solver(G: Array, h: Array, y: Array) -> Array:
+    unit = max(float(np.abs(h).max(initial=0.0)), float(np.abs(y).max(initial=0.0))) or 1.0
+    m = len(y)
+    free = np.full(m, np.inf)
+    found = solve(QuadraticProgram(np.eye(m), -y / unit, G, np.full(len(h), -np.inf), h / unit, -free, free))
+    if found.status is not Status.OPTIMAL or found.x is None:
+        return np.full(m, np.nan)
+    point: Array = found.x * unit
+    if (G @ point - h).max(initial=0.0) > 1e-6 * (1 + unit):
+        return np.full(m, np.nan)
+    return point

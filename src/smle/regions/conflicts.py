@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.guard import FORMATS, GuardRow, domain_box
-from smle.regions.simplex import point_or_proof
-from smle.rules import Linear, Specification
+from smle.regions.simplex import HalfSpace, point_or_proof
+from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.floats import BINARY64, Binary
 from smle_check.kernel import bounded
@@ -31,7 +31,6 @@ COMPLEMENT = -1
 Multipliers = tuple[tuple[int, Fraction], ...]
 """(row number, value > 0) pairs; one-hot rows are numbered after the rows of the cells."""
 
-HalfSpace = tuple[Linear, Fraction, bool]
 ZERO, ONE = Fraction(0), Fraction(1)
 _CLEARLY = 1e-7  # least room of a float solver's point; it proves nothing
 
@@ -62,8 +61,7 @@ class Prover:
         self.one_hot: list[HalfSpace] = []
         self.groups: dict[int, int] = {}
         for g, group in enumerate(spec.one_hot):
-            self.one_hot.append((tuple((i, ONE) for i in group), ONE, False))
-            self.one_hot.append((tuple((i, -ONE) for i in group), -ONE, False))
+            self.one_hot += [HalfSpace(tuple((i, s) for i in group), s) for s in (ONE, -ONE)]
             self.groups.update(dict.fromkeys(group, g))
         self.middle = {fmt: self._middle(spec, fmt) for fmt in FORMATS}
         low, high = (np.array([float(v) for v in end]) for end in self.boxes[BINARY64])
@@ -126,32 +124,25 @@ class Prover:
 
     def _decide_box(self, numbers: Sequence[int], complement: GuardRow | None, fmt: Binary) -> Point | Multipliers:
         """Intersect intervals: two rows over one input, or one row and the domain, are the whole proof."""
-        lower, upper = self.boxes[fmt]
-        # (end, strict, row number); the domain's own ends have no row
-        low: dict[int, tuple[Fraction, bool, int | None]] = {}
-        high: dict[int, tuple[Fraction, bool, int | None]] = {}
+        # By input and side, 1 above and -1 below: (side * end, not strict, row number).
+        ends: dict[tuple[int, int], tuple[Fraction, bool, int | None]] = {}
+
+        def end(i: int, side: int) -> tuple[Fraction, bool, int | None]:
+            return ends.get((i, side), (side * self.boxes[fmt][side > 0][i], True, None))
+
         for r in numbers:
             ((i, q),), a, strict = self.half_space(r, complement, fmt)
-            end = a / q
-            if q > 0:
-                old = high.get(i, (upper[i], False, None))
-                if end < old[0] or (end == old[0] and strict and not old[1]):
-                    high[i] = (end, strict, r)
-            else:
-                old = low.get(i, (lower[i], False, None))
-                if end > old[0] or (end == old[0] and strict and not old[1]):
-                    low[i] = (end, strict, r)
+            side = 1 if q > 0 else -1
+            if (side * a / q, not strict) < end(i, side)[:2]:
+                ends[i, side] = side * a / q, not strict, r
         x = list(self.middle[fmt])
-        for i in sorted({*low, *high}):
-            below, above = low.get(i, (lower[i], False, None)), high.get(i, (upper[i], False, None))
-            if below[0] > above[0] or (below[0] == above[0] and (below[1] or above[1])):
-                proof = [
-                    (r, 1 / abs(self.half_space(r, complement, fmt)[0][0][1]))
-                    for r in (below[2], above[2])
-                    if r is not None
-                ]
-                return tuple(sorted(proof))
-            x[i] = (below[0] + above[0]) / 2
+        for i in sorted({i for i, _ in ends}):
+            below, above = end(i, -1), end(i, 1)
+            gap = above[0] + below[0]
+            if gap < 0 or (gap == 0 and not (below[1] and above[1])):
+                used = [r for r in (below[2], above[2]) if r is not None]
+                return tuple(sorted((r, 1 / abs(self.half_space(r, complement, fmt).form[0][1])) for r in used))
+            x[i] = (above[0] - below[0]) / 2
         return Point(tuple(x))
 
     def _guess(self, numbers: Sequence[int], complement: GuardRow | None) -> Refutation | Point | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from time import monotonic
 
-import numpy as np
-import numpy.typing as npt
-
-from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness
+from smle.regions.decide import Decider, Exclusions, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import CNF, Rule, Specification
 
 __all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "rule_clauses"]
@@ -53,14 +50,12 @@ class Consistency:
             for literal in clause.literals
         )
 
-    def _needs(
-        self, rules: Iterable[int], *, room: bool = False
-    ) -> tuple[list[OneOf], list[tuple[npt.NDArray[np.int32], int]]]:
+    def _needs(self, rules: Iterable[int], *, room: bool = False) -> tuple[list[OneOf], Exclusions]:
         """Return the clauses and exclusions of some rules; with `room`, every literal is strict."""
         chosen = list(rules)
         clauses = [clause for r in chosen for clause in self._clauses[r]]
         if room:
-            clauses = [OneOf(tuple(replace(o, strict=True) for o in clause.options), clause.tag) for clause in clauses]
+            clauses = [OneOf(tuple(o._replace(strict=True) for o in clause.options), clause.tag) for clause in clauses]
         exclusions = ((self.spec.rules[r].requirement.exclusions, r) for r in chosen)
         return clauses, [(pairs, r) for pairs, r in exclusions if len(pairs)]
 

@@ -17,12 +17,17 @@ from time import monotonic
 import numpy as np
 import numpy.typing as npt
 
-from smle.regions.simplex import point_or_proof
-from smle.rules import Clause, Linear, Polytope, Row, Specification, dot, exclusion, label_columns
+from smle.regions.simplex import HalfSpace, point_or_proof
+from smle.rules import Clause, Polytope, Row, Specification, exclusion, label_columns
 
-__all__ = ["Decider", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
+__all__ = ["Decider", "Exclusions", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
+Core = frozenset[Hashable]
+"""The tags that a refutation used."""
+Unit = tuple[HalfSpace, Hashable]
+Exclusions = Sequence[tuple[npt.NDArray[np.int32], Hashable]]
+"""Pairs of labels that are not both on, with tags."""
 MAX_NODES = 3000
 MAX_ROWS = 600
 _FEW_MEMBERS = 8  # smaller groups are left to the linear program
@@ -33,29 +38,19 @@ class Undecided(Exception):  # noqa: N818 - an outcome that callers report, not 
 
 
 @dataclass(frozen=True)
-class HalfSpace:
-    """`form . (x, y) <= bound` (`<` if strict)."""
-
-    form: Linear
-    bound: Fraction
-    strict: bool = False
-
-    def holds(self, point: Sequence[Fraction]) -> bool:
-        """Return whether it holds at a point, exactly."""
-        value = dot(self.form, point)
-        return value < self.bound if self.strict else value <= self.bound
-
-    def negated(self) -> HalfSpace:
-        """Return the complement."""
-        return HalfSpace(tuple((i, -v) for i, v in self.form), -self.bound, not self.strict)
-
-
-@dataclass(frozen=True)
 class OneOf:
     """A clause: one of the half-spaces holds. `tag` says where it comes from."""
 
     options: tuple[HalfSpace, ...]
     tag: Hashable = None
+
+    def fixed(self, values: Mapping[int, Fraction]) -> OneOf:
+        """Return the clause with some variables fixed."""
+        options = []
+        for form, bound, strict in self.options:
+            known = sum((v * values[i] for i, v in form if i in values), ZERO)
+            options.append(HalfSpace(tuple((i, v) for i, v in form if i not in values), bound - known, strict))
+        return OneOf(tuple(options), self.tag)
 
 
 @dataclass(frozen=True)
@@ -98,33 +93,18 @@ class Decider:
 
     def clause(self, clause: Clause, tag: Hashable = None) -> OneOf:
         """Return a clause over outputs as one over (x, y)."""
-        return OneOf(
-            tuple(
-                HalfSpace(
-                    (*literal.inputs, *((self.d + i, v) for i, v in literal.outputs)), literal.bound, literal.strict
-                )
-                for literal in clause.literals
-            ),
-            tag,
-        )
+        forms = ((*own.inputs, *((self.d + i, v) for i, v in own.outputs)) for own in clause.literals)
+        options = (HalfSpace(form, own.bound, own.strict) for form, own in zip(forms, clause.literals, strict=True))
+        return OneOf(tuple(options), tag)
 
     def at(self, x: Sequence[Fraction], clause: OneOf) -> OneOf:
         """Return a clause with the inputs fixed."""
-        fixed = []
-        for option in clause.options:
-            known = sum((v * x[i] for i, v in option.form if i < self.d), ZERO)
-            form = tuple((i, v) for i, v in option.form if i >= self.d)
-            fixed.append(HalfSpace(form, option.bound - known, option.strict))
-        return OneOf(tuple(fixed), clause.tag)
+        return clause.fixed(dict(enumerate(x)))
 
     # --- search -----------------------------------------------------------------------------------------------
 
     def find(
-        self,
-        units: Iterable[HalfSpace],
-        clauses: Iterable[OneOf] = (),
-        *,
-        pairs: Sequence[tuple[npt.NDArray[np.int32], Hashable]] = (),
+        self, units: Iterable[HalfSpace], clauses: Iterable[OneOf] = (), *, pairs: Exclusions = ()
     ) -> Witness | None:
         """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
@@ -132,7 +112,7 @@ class Decider:
         too many nodes.
         """
         self._nodes, self._most = 0, MAX_NODES
-        start: list[tuple[HalfSpace, Hashable]] = [(unit, None) for unit in units]
+        start: list[Unit] = [(unit, None) for unit in units]
         waiting = []
         for clause in clauses:
             if len(clause.options) == 1:
@@ -140,15 +120,13 @@ class Decider:
             else:
                 waiting.append(clause)
         waiting.sort(key=lambda clause: len(clause.options))
-        outcome = self._by_member(start, waiting, list(pairs), self._looked_up(start, waiting))
+        outcome = self._by_member(start, waiting, pairs, self._looked_up(start, waiting))
         if isinstance(outcome, Witness):
             return outcome
-        self.core = frozenset(tag for tag in outcome if not isinstance(tag, _Symbol) and tag is not None)
+        self.core = outcome - {None}
         return None
 
-    def _looked_up(
-        self, units: Sequence[tuple[HalfSpace, Hashable]], clauses: Sequence[OneOf]
-    ) -> list[tuple[int, ...]]:
+    def _looked_up(self, units: list[Unit], clauses: Sequence[OneOf]) -> list[tuple[int, ...]]:
         """Return the large groups of which a half-space reads several members, or a unit requires one."""
         found: dict[tuple[int, ...], None] = {}
         forms = [unit.form for unit, _ in units] + [option.form for clause in clauses for option in clause.options]
@@ -162,12 +140,8 @@ class Decider:
         return list(found)
 
     def _by_member(
-        self,
-        units: list[tuple[HalfSpace, Hashable]],
-        clauses: list[OneOf],
-        pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
-        groups: Sequence[tuple[int, ...]],
-    ) -> Witness | frozenset[Hashable]:
+        self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions, groups: Sequence[tuple[int, ...]]
+    ) -> Witness | Core:
         """Search for each member of the groups in turn: sums over a group are then constants."""
         if not groups:
             return self._descend(units, clauses, pairs)
@@ -206,12 +180,7 @@ class Decider:
             core |= outcome
         return frozenset(core)
 
-    def _descend(
-        self,
-        units: list[tuple[HalfSpace, Hashable]],
-        clauses: list[OneOf],
-        pairs: list[tuple[npt.NDArray[np.int32], Hashable]],
-    ) -> Witness | frozenset[Hashable]:
+    def _descend(self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions) -> Witness | Core:
         self._nodes += 1
         if self._nodes > self._most or monotonic() > self.end:
             raise Undecided
@@ -223,16 +192,14 @@ class Decider:
             return Witness(tuple(point[: self.d]), tuple(point[self.d :]))
         core: set[Hashable] = {broken.tag}
         for option in broken.options:
-            token = _Symbol()
+            token = object()  # marks this choice
             outcome = self._descend([*units, (option, token)], clauses, pairs)
             if isinstance(outcome, Witness) or token not in outcome:
                 return outcome
             core |= outcome - {token}
         return frozenset(core)
 
-    def _broken(
-        self, point: Sequence[Fraction], clauses: list[OneOf], pairs: list[tuple[npt.NDArray[np.int32], Hashable]]
-    ) -> OneOf | None:
+    def _broken(self, point: Sequence[Fraction], clauses: list[OneOf], pairs: Exclusions) -> OneOf | None:
         for clause in clauses:
             if not any(option.holds(point) for option in clause.options):
                 return clause
@@ -247,17 +214,13 @@ class Decider:
                 return OneOf((HalfSpace(((i, ONE),), low), HalfSpace(((i, -ONE),), -low - 1)))
         return None
 
-    def _solve(self, units: list[tuple[HalfSpace, Hashable]]) -> list[Fraction] | frozenset[Hashable]:
+    def _solve(self, units: list[Unit]) -> list[Fraction] | Core:
         """Return a point (d + m) of the half-spaces, or the tags that a refutation uses."""
         groups = {self._groups[i] for unit, _ in units for i, _ in unit.form if i in self._groups}
         sums = [HalfSpace(tuple((i, s) for i in group), s) for group in groups for s in (ONE, -ONE)]
         units = [*units, *((row, None) for row in sums)]
         free = [None] * self.m
-        found = point_or_proof(
-            [(unit.form, unit.bound, unit.strict) for unit, _ in units],
-            [*self.spec.lower, *free],
-            [*self.spec.upper, *free],
-        )
+        found = point_or_proof([unit for unit, _ in units], [*self.spec.lower, *free], [*self.spec.upper, *free])
         if not isinstance(found, dict):
             return frozenset(tag for (_, tag), m in zip(units, found, strict=True) if m)
         point = [*self._typical, *self._default]
@@ -268,11 +231,7 @@ class Decider:
     # --- for every x some y ------------------------------------------------------------------------------------
 
     def uncovered(
-        self,
-        region: Sequence[HalfSpace],
-        clauses: Sequence[OneOf],
-        *,
-        pairs: Sequence[tuple[npt.NDArray[np.int32], Hashable]] = (),
+        self, region: Sequence[HalfSpace], clauses: Sequence[OneOf], *, pairs: Exclusions = ()
     ) -> tuple[Fraction, ...] | None:
         """Return an x of the region for which no y satisfies the clauses, or None if there is none.
 
@@ -325,17 +284,13 @@ class Decider:
 def _split(row: HalfSpace, group: Collection[int]) -> tuple[HalfSpace, dict[int, Fraction]]:
     """Split a half-space into the part without the columns of a group, and the coefficients of these."""
     part = {i: v for i, v in row.form if i in group}
-    return (replace(row, form=tuple((i, v) for i, v in row.form if i not in group)) if part else row), part
+    return (row._replace(form=tuple((i, v) for i, v in row.form if i not in group)) if part else row), part
 
 
 def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpace:
     """Add the coefficient of the one member that is 1 to a half-space."""
     value = part.get(member)
-    return row if not value else replace(row, bound=row.bound - value)
-
-
-class _Symbol:
-    """Marks a choice of the search."""
+    return row if not value else row._replace(bound=row.bound - value)
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:

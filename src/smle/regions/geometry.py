@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations
+from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +20,6 @@ import numpy.typing as npt
 
 from smle.regions.cells import Cells
 from smle.regions.guard import GuardRow, guard_rows
-from smle.regions.vertices import vertices
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up
@@ -34,6 +35,8 @@ TINY = 2.0**-126
 U = 2.0**-24
 _UP = 1.0 + 1e-12
 """Inflation that covers the float64 arithmetic of margins."""
+_MOST = 60_000  # systems of equations to try for vertices
+_SLACK = 1e-9  # tolerance for "inside", relative to the size of a row's terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,21 +151,29 @@ class Region:
             return ()
         return tuple((self.numbers[r], float(mu[r])) for r in np.flatnonzero(mu > 0))
 
+    @cached_property
+    def ends(self) -> list[tuple[int, int, int, float, float]]:
+        """The rows over one input that cut the domain's box: (column, side, row, coefficient, limit)."""
+        rows, columns = np.nonzero(self.A)
+        alone = np.bincount(rows, minlength=len(self.A))[rows] == 1
+        single, column = rows[alone], columns[alone]
+        scale = self.A[single, column]
+        limit = self.a[single] / scale
+        found = []
+        for i in np.unique(column).tolist():
+            for sign, end in ((1, self.domain.high[i]), (-1, self.domain.low[i])):
+                own = np.flatnonzero((column == i) & (np.sign(scale) == sign))
+                best = own[np.argmin(limit[own] * sign)] if len(own) else None
+                if best is not None and sign * limit[best] < sign * end:
+                    found.append((i, sign, int(single[best]), float(scale[best]), float(limit[best])))
+        return found
+
     def tight_box(self) -> tuple[Array, Array, npt.NDArray[np.intp]]:
         """Return (low, high, oblique): the box cut by the rows over one input, and the positions of the other rows."""
         low, high = self.domain.low.copy(), self.domain.high.copy()
-        oblique = []
-        for r, row in enumerate(self.A):
-            used = np.flatnonzero(row)
-            if len(used) != 1:
-                oblique.append(r)
-                continue
-            i = used[0]
-            if row[i] > 0:
-                high[i] = min(high[i], self.a[r] / row[i])
-            else:
-                low[i] = max(low[i], self.a[r] / row[i])
-        return np.minimum(low, high), high, np.array(oblique, dtype=np.intp)
+        for i, sign, _, _, limit in self.ends:
+            (high if sign > 0 else low)[i] = limit
+        return np.minimum(low, high), high, np.flatnonzero((self.A != 0).sum(axis=1) != 1)
 
     def empty(self) -> Array | None:
         """Return multipliers (r,) that prove the region empty, or None.
@@ -247,27 +258,8 @@ class RegionMaximum:
         best = value.argmax(axis=1)
         return value[np.arange(len(slopes)), best], points[best]
 
-    @cached_property
-    def _ends(self) -> list[tuple[int, int, int, float, float]]:
-        """The rows that cut the domain's box: (column, side, row, coefficient, limit)."""
-        region, d = self.region, len(self.region.domain.low)
-        column = np.argmax(region.A != 0, axis=1)
-        scale = region.A[np.arange(len(column)), column]
-        limit = region.a / scale
-        found = []
-        for i in range(d):
-            for sign in (1, -1):
-                rows = np.flatnonzero((column == i) & (np.sign(scale) == sign))
-                if not len(rows):
-                    continue
-                best = int(rows[np.argmin(limit[rows] * sign)])
-                end = region.domain.high[i] if sign > 0 else region.domain.low[i]
-                if sign * limit[best] < sign * end:
-                    found.append((i, sign, best, float(scale[best]), float(limit[best])))
-        return found
-
     def _tighten(self, slopes: Array, mu: Array, x: Array) -> None:
-        for i, sign, row, scale, limit in self._ends:
+        for i, sign, row, scale, limit in self.region.ends:
             moved = slopes[:, i] * sign > 0
             mu[moved, row] = np.abs(slopes[moved, i] / scale)
             x[moved, i] = limit
@@ -306,3 +298,34 @@ class RegionMaximum:
             self.failure = reason or "the region is empty"
             return np.full(len(self.region.domain.low), np.nan)
         return point
+
+
+def vertices(low: Array, high: Array, A: Array, a: Array) -> Array | None:
+    """Return the vertices (v, d) of {x in [low, high] : A x <= a}, or None if there are too many systems or no vertex.
+
+    At a vertex some rows are tight; as many inputs lie between their ends, and the others are at an end.
+    """
+    d, rows = len(low), len(A)
+    if sum(comb(rows, k) * comb(d, k) * 2 ** (d - k) for k in range(min(rows, d) + 1)) > _MOST:
+        return None
+    sides = {n: (np.arange(2**n)[:, None] >> np.arange(n)) & 1 for n in range(d + 1)}
+    found = [np.where(sides[d] == 1, high, low)]
+    for k in range(1, min(rows, d) + 1):
+        for inner in combinations(range(d), k):
+            outer = [i for i in range(d) if i not in inner]
+            corners = np.where(sides[len(outer)] == 1, high[outer], low[outer])
+            for tight in combinations(range(rows), k):
+                matrix = A[np.ix_(tight, inner)]
+                scale = np.abs(matrix).max()
+                if not scale > 0 or abs(np.linalg.det(matrix / scale)) < 1e-12:
+                    continue
+                x = np.empty((len(corners), d))
+                x[:, outer] = corners
+                x[:, inner] = np.linalg.solve(matrix, (a[list(tight)] - corners @ A[np.ix_(tight, outer)].T).T).T
+                found.append(x)
+    points = np.concatenate(found)
+    reach = np.maximum(np.abs(low), np.abs(high))
+    slack, edge = _SLACK * (np.abs(A) @ reach + np.abs(a)), _SLACK * np.maximum(reach, 1e-300)
+    inside = ((points >= low - edge) & (points <= high + edge)).all(axis=1) & (points @ A.T <= a + slack).all(axis=1)
+    points = np.clip(points[inside], low, high)
+    return points if len(points) else None

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from smle.errors import RuleError
+from smle.regions.simplex import HalfSpace
 from smle.rules import Linear, Row, Specification
 from smle_check.floats import FORMATS, Binary, coefficient, constant, guard_slack, nearest, threshold_above
 
@@ -48,18 +49,16 @@ class GuardRow:
         """Whether the guard compares one input with a constant, exactly."""
         return self.threshold is None
 
-    def inside(self, fmt: Binary) -> tuple[Linear, Fraction, bool]:
-        """Return the half-space (form, bound, strict) that "the guard says inside" implies."""
+    def inside(self, fmt: Binary) -> HalfSpace:
+        """Return the half-space that "the guard says inside" implies."""
         if self.threshold is None:
-            return self.coefficients, self.constants[FORMATS.index(fmt)], self.strict
-        return self.coefficients, self.threshold + self.slack, False
+            return HalfSpace(self.coefficients, self.constants[FORMATS.index(fmt)], self.strict)
+        return HalfSpace(self.coefficients, self.threshold + self.slack)
 
-    def outside(self, fmt: Binary) -> tuple[Linear, Fraction, bool]:
-        """Return the half-space (form, bound, strict) that "the guard says outside" implies."""
-        negated = tuple((i, -q) for i, q in self.coefficients)
-        if self.threshold is None:
-            return negated, -self.constants[FORMATS.index(fmt)], not self.strict
-        return negated, -self.bound, True
+    def outside(self, fmt: Binary) -> HalfSpace:
+        """Return the half-space that "the guard says outside" implies."""
+        stated = self.inside(fmt) if self.threshold is None else HalfSpace(self.coefficients, self.bound)
+        return stated.negated()
 
 
 def domain_box(spec: Specification, fmt: Binary) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:

@@ -18,13 +18,13 @@ from smle.regions.guard import GuardRow, guard_row
 from smle.rules import Specification
 from smle_check.floats import BINARY64
 
-__all__ = ["CellSearch", "find_cells"]
+__all__ = ["find_cells"]
 
 _UNIFORM_SAMPLES = 2048
 _SAMPLES_PER_REGION = 32
 
 
-class CellSearch:
+class _Search:
     """Remembers conflicts, implications and sampled points across searches."""
 
     def __init__(self, spec: Specification, regions: Sequence[tuple[int, ...]], rows: Sequence[GuardRow]) -> None:
@@ -39,9 +39,28 @@ class CellSearch:
         self._open: set[tuple[int, int]] = set()  # (active, region) pairs without an implication
         self._pool = _Pool(spec, regions, rows)
 
-    def coverage(self, region: int) -> float:
-        """Estimate the share of the domain that a region covers."""
-        return self._pool.coverage(region)
+    def gate(self, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
+        """Return the regions that keep a bit, and their cells; as few as possible lose it, widest first.
+
+        Taking a region out never makes more cells, so bisection finds how many to take out.
+        """
+        cells = self.cells(regions, max_cells)
+        if cells is not None:
+            return regions, cells
+        by_coverage = sorted(regions, key=lambda r: (-self._pool.coverage(r), r))
+        low, high = 0, len(regions)  # taking out `low` is too few, `high` is enough
+        kept: list[int] = []
+        cells = ((),)
+        while high - low > 1:
+            middle = (low + high) // 2
+            out = set(by_coverage[:middle])
+            fewer = [r for r in regions if r not in out]
+            found = self.cells(fewer, max_cells)
+            if found is None:
+                low = middle
+            else:
+                high, kept, cells = middle, fewer, found
+        return kept, cells
 
     def cells(self, gated: Sequence[int], limit: int) -> tuple[tuple[int, ...], ...] | None:
         """Return all signatures that were not refuted, or None if there are more than `limit`."""
@@ -238,9 +257,9 @@ def find_cells(spec: Specification, *, max_cells: int = 256) -> Cells:
     if max_cells < 1:
         raise ValueError(f"Expected max_cells >= 1. Got {max_cells}.")
     bare = regions_of(spec)
-    search = CellSearch(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
+    search = _Search(spec, bare.regions, tuple(guard_row(row, spec) for row in bare.rows))
     everything = [r for r, rows in enumerate(bare.regions) if rows]
-    gated, active = _gate(search, everything, max_cells)
+    gated, active = search.gate(everything, max_cells)
     kept = set(gated)
     return replace(
         bare,
@@ -249,27 +268,3 @@ def find_cells(spec: Specification, *, max_cells: int = 256) -> Cells:
         conflicts=tuple(c for c in search.conflicts if kept.issuperset(c.regions)),
         implications=tuple(i for i in search.implications if kept.issuperset((*i.regions, i.implied))),
     )
-
-
-def _gate(search: CellSearch, regions: list[int], max_cells: int) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    """Return the regions that keep a bit, and their cells; as few as possible lose it, widest first.
-
-    Taking a region out never makes more cells, so bisection finds how many to take out.
-    """
-    cells = search.cells(regions, max_cells)
-    if cells is not None:
-        return regions, cells
-    by_coverage = sorted(regions, key=lambda r: (-search.coverage(r), r))
-    low, high = 0, len(regions)  # taking out `low` is too few, `high` is enough
-    kept: list[int] = []
-    cells = ((),)
-    while high - low > 1:
-        middle = (low + high) // 2
-        out = set(by_coverage[:middle])
-        fewer = [r for r in regions if r not in out]
-        found = search.cells(fewer, max_cells)
-        if found is None:
-            low = middle
-        else:
-            high, kept, cells = middle, fewer, found
-    return kept, cells

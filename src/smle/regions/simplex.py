@@ -11,14 +11,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
-__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "maximize", "point_or_proof"]
+from smle.rules import Linear, dot
+
+__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "HalfSpace", "maximize", "point_or_proof"]
 
 SparseRow = Sequence[tuple[int, Fraction]]
-StrictRow = tuple[SparseRow, Fraction, bool]  # form, bound, whether it is strict
 End = Fraction | None
 ZERO = Fraction(0)
 _GREEDY_PIVOTS = 200
+
+
+class HalfSpace(NamedTuple):
+    """`form . x <= bound` (`<` if strict)."""
+
+    form: Linear
+    bound: Fraction
+    strict: bool = False
+
+    def holds(self, point: Sequence[Fraction]) -> bool:
+        """Return whether it holds at a point, exactly."""
+        value = dot(self.form, point)
+        return value < self.bound if self.strict else value <= self.bound
+
+    def negated(self) -> HalfSpace:
+        """Return the complement."""
+        return HalfSpace(tuple((i, -v) for i, v in self.form), -self.bound, not self.strict)
 
 
 @dataclass(frozen=True)
@@ -70,9 +89,9 @@ def maximize(
 
 
 def point_or_proof(
-    rows: Sequence[StrictRow], lower: Sequence[End], upper: Sequence[End]
+    rows: Sequence[HalfSpace], lower: Sequence[End], upper: Sequence[End]
 ) -> dict[int, Fraction] | tuple[Fraction, ...]:
-    """Return a point of `form . x <= bound` (`<` if strict), or multipliers of the rows that prove there is none.
+    """Return a point of the half-spaces, or multipliers that prove there is none.
 
     The point has the variables that the rows mention. Rows that share no variable are solved apart.
     """
@@ -86,7 +105,7 @@ def point_or_proof(
     return point
 
 
-def _apart(rows: Sequence[StrictRow]) -> list[list[int]]:
+def _apart(rows: Sequence[HalfSpace]) -> list[list[int]]:
     """Group the numbers of rows that share variables, directly or through others."""
     parent = list(range(len(rows)))
 
@@ -106,7 +125,7 @@ def _apart(rows: Sequence[StrictRow]) -> list[list[int]]:
 
 
 def _point_or_proof(
-    rows: Sequence[StrictRow], lower: Sequence[End], upper: Sequence[End]
+    rows: Sequence[HalfSpace], lower: Sequence[End], upper: Sequence[End]
 ) -> dict[int, Fraction] | tuple[Fraction, ...]:
     """Solve one program. Strict rows share a slack, which is maximized."""
     used = sorted({i for form, _, _ in rows for i, _ in form})

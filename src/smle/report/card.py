@@ -6,7 +6,6 @@ report alone fulfills a point. The points and their texts are in assets/annex.js
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import shlex
@@ -83,63 +82,29 @@ def _network_text(description: Mapping[str, Any], record: ModelRecord | None) ->
     return f"{kind}, hidden layers {layers}, {last}{size}"
 
 
-def _digests(record: ModelRecord, place: Path | None) -> list[tuple[str, str, str]]:
-    """Return (file, hint, SHA-256) of what was checked.
-
-    A record holds the weights, not the bytes of model.safetensors, and without a certificate not those of model.json.
-    Such a file is listed only if its bytes hold what was checked: it may have been replaced since.
-    """
-    digests: list[tuple[str, str, str]] = []
+def _digests(record: ModelRecord) -> list[tuple[str, str, str]]:
+    """Return (file, hint, SHA-256) of what was checked, even if other files have taken its place since."""
     certificate, onnx = record.certificate, record.onnx
+    files = {"model.onnx": onnx, "rules.yaml": None if record.rules is None else record.rules.encode()}
+    if certificate is not None:
+        files |= {"model.json": certificate.files.get("model"), "certificate.json": certificate.text}
+        files |= {"certificate.bin": certificate.block or None}
+    digests = {name: _sha(data) for name, data in files.items() if data is not None} | dict(record.digests)
     tensors = certificate.tensors if certificate is not None else tensors_of(record.weights)
-    data = _bytes(place, "model.safetensors")
-    if data is not None and _weights_digest(data) == smle_check.weights_digest(tensors):
-        digests.append(("model.safetensors", "", _sha(data)))
     bound = smle_check.bindings(tensors, b"", {} if onnx is None else {"onnx": onnx})
     hint = "names, types, shapes and bytes of its tensors: what the certificate binds"
-    digests.append(("head", hint, str(bound["head"])))
-    if onnx is not None:
-        digests.append(("model.onnx", "", _sha(onnx)))
-    elif bound["backbone"] is not None:
-        digests.append(("backbone", hint, bound["backbone"]))
-    if certificate is not None:
-        files = {"model.json": certificate.files.get("model")}
-    else:
-        description = _bytes(place, "model.json")
-        files = {"model.json": description if _says(description, record.description) else None}
-    files["rules.yaml"] = None if record.rules is None else record.rules.encode()
-    if certificate is not None:
-        files |= {"certificate.json": certificate.text, "certificate.bin": certificate.block or None}
-    return digests + [(name, "", _sha(data)) for name, data in files.items() if data is not None]
-
-
-def _weights_digest(data: bytes) -> str | None:
-    try:
-        return smle_check.weights_digest(smle_check.read_weights(data))
-    except smle_check.Rejected:
-        return None
-
-
-def _says(data: bytes | None, description: Mapping[str, Any]) -> bool:
-    """Return whether bytes are the JSON text of a description."""
-    try:
-        return data is not None and bool(json.loads(data) == description)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _bytes(place: Path | None, name: str) -> bytes | None:
-    if place is not None:
-        with contextlib.suppress(OSError):
-            return (place / name).read_bytes()
-    return None
+    found = [("model.safetensors", "", digests.get("model.safetensors")), ("head", hint, bound["head"])]
+    found += [("backbone", hint, bound["backbone"])] if onnx is None else []
+    listed = ("model.onnx", "model.json", "rules.yaml", "certificate.json", "certificate.bin")
+    found += [(name, "", digests.get(name)) for name in listed]
+    return [(name, hint, digest) for name, hint, digest in found if digest is not None]
 
 
 def files_view(record: ModelRecord | None, judgement: Judgement, place: Path | None) -> dict[str, Any]:
     """Return digests of the checked files, and the commands to check them again."""
     certificate = None if record is None else record.certificate
     if record is not None:
-        digests = _digests(record, place)
+        digests = _digests(record)
     else:
         files = [] if place is None else model_files(place)
         digests = [(file.name, "as it is now; nothing was checked", _sha(file.read_bytes())) for file in files]

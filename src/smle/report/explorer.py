@@ -19,7 +19,10 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.heads.box.program import Box
 from smle.heads.grid.blocks import GridBlock
 from smle.heads.grid.program import GridProgram
+from smle.heads.rules.candidates import Candidates
 from smle.heads.rules.checks import Check, row
+from smle.nearest.blocks import Block
+from smle.nearest.labels import LabelBlock
 from smle.rules import Categorical, Choice, Clause, Label, Linear, Row, Specification
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served
@@ -78,12 +81,15 @@ def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
     size = sum(values.size for values in tensors.values()) + 2 * sum(len(rule.exclusions) for rule in exact.rules)
     size += arrays["check.outputs"].size if "check.outputs" in arrays else 0
     place = {region: i for i, region in enumerate(regions)}
+    is_checked = "check.scale" in arrays and size <= NUMBERS
+    search = Candidates(certificate).proposals if is_checked else None
     head = {
         "ops": [_operation(op) for op in ops],
         "tensors": {name: values.tolist() for name, values in tensors.items()},
         "where": [[place[region] for region in rule.regions] for rule in exact.rules],
         "place": place,
-        "check": _check(exact, regions, arrays) if "check.scale" in arrays and size <= NUMBERS else None,
+        "check": _check(exact, regions, arrays) if is_checked else None,
+        "blocks": [_searched(part, search.rules, len(exact.outputs)) for part in search.parts] if search else [],
         "tree": document["program"].get("tree"),
     }
     return head, size
@@ -98,12 +104,9 @@ def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
     regions = program.certificate.document["gate"]["regions"]
     place = {region: i for i, region in enumerate(regions)}
 
-    def sparse(matrix: npt.NDArray[Any]) -> list[list[list[float]]]:
-        return [[[int(k), float(row[k])] for k in np.flatnonzero(row)] for row in matrix]
-
     def affine(slope: npt.NDArray[Any], offset: npt.NDArray[Any]) -> list[dict[str, Any]]:
         return [
-            {"slope": own, "offset": at} for own, at in zip(sparse(slope), offset.astype(float).tolist(), strict=True)
+            {"slope": own, "offset": at} for own, at in zip(_sparse(slope), offset.astype(float).tolist(), strict=True)
         ]
 
     names = {"lowest": "domain.lower_float64", "highest": "domain.upper_float64", "lower": "grid.input_lower"}
@@ -115,16 +118,16 @@ def grid_head(program: GridProgram) -> tuple[dict[str, Any], int]:
             **{name: tensors[stored].tolist() for name, stored in names.items()},
         },
         "gate": {
-            "rows": sparse(tensors["gate.rows"]),
+            "rows": _sparse(tensors["gate.rows"]),
             "thresholds": tensors["gate.thresholds_float64"].tolist(),
             "members": [list(own) for own in program.members],
         },
         "check": {
-            **{name: sparse(tensors[f"check.{name}"]) for name in ("outputs", "steps")},
+            **{name: _sparse(tensors[f"check.{name}"]) for name in ("outputs", "steps")},
             "thresholds": tensors["check.thresholds"].tolist(),
             "real": [
                 {
-                    "inputs": sparse(tensors[f"check.inputs_{kind}"]),
+                    "inputs": _sparse(tensors[f"check.inputs_{kind}"]),
                     "fractions": tensors[f"check.fractions_{kind}"].tolist(),
                 }
                 for kind in ("float32", "float64")
@@ -159,6 +162,10 @@ def _safe_at(program: GridProgram, inputs: list[dict[str, Any]]) -> npt.NDArray[
     return np.asarray(program.values(program.safe(read, bits, 1))[0])
 
 
+def _sparse(matrix: npt.NDArray[Any]) -> list[list[list[float]]]:
+    return [[[int(k), float(row[k])] for k in np.flatnonzero(row)] for row in matrix]
+
+
 def _block(block: GridBlock) -> dict[str, Any]:
     names = ("outputs", "places", "B", "base", "free_of_base", *(("P", "R", "back", "H") if len(block.free) else ()))
     return {name: getattr(block, name).tolist() for name in names}
@@ -189,6 +196,24 @@ def _check(spec: smle_check.Specification, regions: list[int], arrays: dict[str,
         "clauses": [[clause.rule, list(clause.literals)] for clause in checked.clauses],
         "excluded": [[rule, [list(pair) for pair in spec.rules[rule].exclusions]] for rule in checked.excluding],
         "scale": arrays["check.scale"].tolist(),
+    }
+
+
+def _searched(part: Block | LabelBlock, rules: npt.NDArray[Any], m: int) -> dict[str, Any]:
+    """Return the rows `y + x <= bound` of a block, and its clauses; exclusions are elsewhere in the data."""
+    if isinstance(part, LabelBlock):
+        k = len(part.outputs)
+        y, x, bounds = np.concatenate([-np.eye(k), np.eye(k)]), np.zeros((2 * k, 0)), [*-part.least, *part.most]
+        clauses = [[label if on else k + label for label, on in clause] for clause in part.words]
+    else:
+        y, x, bounds, clauses = part.over, part.slope, [*part.bound], part.clauses
+    wide = np.zeros((len(y), m))
+    wide[:, part.outputs] = y
+    listed = zip(_sparse(wide), _sparse(x), map(float, bounds), strict=True)
+    return {
+        "outputs": part.outputs.tolist(),
+        "rows": [{"y": own, "x": moving, "bound": bound} for own, moving, bound in listed],
+        "clauses": [[rule, clause] for rule, clause in zip(rules[part.parts].tolist(), clauses, strict=False)],
     }
 
 

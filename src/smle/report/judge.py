@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Proved
-from smle.errors import CertificateError, RuleError
+from smle.errors import CertificateError, ModelFormatError, RuleError
 from smle.rules import Specification
-from smle.storage import ModelRecord
+from smle.storage import ModelRecord, read_record
 
-__all__ = ["NO_RULES", "PROVED", "REJECTED", "Judgement", "judge"]
+__all__ = ["NO_RULES", "PROVED", "REJECTED", "Judgement", "judge", "judge_folder"]
 
 PROVED, REJECTED, NO_RULES = "proved", "rejected", "no rules"
 
@@ -49,3 +51,17 @@ def judge(record: ModelRecord) -> Judgement:
     except CertificateError as error:
         return Judgement(REJECTED, str(error), seconds=time.perf_counter() - started, spec=spec)
     return Judgement(PROVED, "", proved, time.perf_counter() - started, spec)
+
+
+def judge_folder(folder: str | PathLike[str]) -> tuple[ModelRecord | None, Judgement]:
+    """Read a model folder and judge it. What has a certificate and cannot be read is rejected, and has no record.
+
+    Raises ModelFormatError or CertificateError if it cannot be read and has no certificate.
+    """
+    try:
+        record = read_record(folder)
+    except (ModelFormatError, CertificateError) as error:
+        if not (Path(folder) / "certificate.json").is_file():
+            raise
+        return None, Judgement(REJECTED, str(error))
+    return record, judge(record)

@@ -17,7 +17,8 @@ from smle.nearest.oracle import to_scores
 from smle.report.recorded import Scores, mapping_of, scores_of
 from smle.rules import Literals, Specification
 from smle.rules.membership import active, broken
-from smle.tables import column_names, encode_inputs, in_domain, table_digest
+from smle.tables import as_table, column_names, encode_inputs, in_domain, table_digest
+from smle.tables.any_table import rows_at
 
 __all__ = ["Measured", "measure"]
 
@@ -86,7 +87,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     provenance = mapping_of(model.description_.get("provenance"))
     trained = provenance.get("rows")
     same = targets is not None and table_digest(X, targets) == provenance.get("data_sha256")
-    rows = _rows(table, np.asarray(kept))
+    rows = rows_at(as_table(table), np.flatnonzero(kept))
     X, targets = X[kept], None if targets is None else targets[kept]
     found = model.answer(rows, "raise", count=False)
     Y = found.served.astype(np.float64)
@@ -133,15 +134,6 @@ def _targets(spec: Specification, table: Any) -> Array | None:
     names = column_names(table)
     known = names is not None and all(output.name in names for output in spec.outputs)
     return encode_targets(spec, table) if known else None
-
-
-def _rows(table: Any, kept: npt.NDArray[np.bool_]) -> Any:
-    """Filter the rows of any kind of table."""
-    if kept.all():
-        return table
-    return (
-        table.loc[kept] if hasattr(table, "loc") else table[kept] if column_names(table) is None else table.filter(kept)
-    )
 
 
 def _closest(spec: Specification, rule: int, X: npt.NDArray[Any], Y: Array) -> float | None:

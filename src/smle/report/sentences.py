@@ -129,14 +129,10 @@ class _Speaker:
     def _say(self, node: Node) -> tuple[str, int]:
         """Return the text and the binding strength of its outermost operator."""
         match node:
-            case Percent():
+            case Percent() | Day() | Lookup():
                 return to_text(node), _ATOM
             case Num(value=value):
                 return exact_text(value), _ATOM
-            case Day():
-                return to_text(node), _ATOM
-            case Lookup():
-                return to_text(node), _ATOM
             case Name(name=name):
                 return self._name(name, inside=True), _ATOM
             case Negative(operand=operand):

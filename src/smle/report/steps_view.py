@@ -22,14 +22,11 @@ def steps_view(spec: Specification, grid: Grid, reduction: Reduction | None) -> 
     for i, name in enumerate(spec.targets):
         step, chosen = grid.steps[i], " (chosen)" if grid.chosen[i] else ""
         ends = f"{number(float(grid.lower[i]))} to {number(float(grid.upper[i]))}"
-        kind = "the number itself" if _is_exact(step) else "the nearest to it"
+        power_of_two = step.denominator & (step.denominator - 1) == 0
+        kind = "the number itself" if power_of_two else "the nearest to it"
         rows.append((visible(name), f"{number_text(step, 9)}{chosen}", ends, kind, _formula(spec, grid, reduction, i)))
     columns = [("Output", ""), *numbers(["Step", "Range"]), ("The float32 is", ""), ("Computed from", "long")]
     return {"steps": PageTable(columns, rows, label="Outputs in steps", rows_are="outputs")}
-
-
-def _is_exact(step: Fraction) -> bool:
-    return step.denominator & (step.denominator - 1) == 0
 
 
 def _formula(spec: Specification, grid: Grid, reduction: Reduction | None, i: int) -> str:

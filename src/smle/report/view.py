@@ -7,7 +7,7 @@ from typing import Any
 
 import smle_check
 from smle.certificates.agreement import assumptions_of
-from smle.certificates.document import Proved
+from smle.certificates.document import Proved, by_rule
 from smle.heads.table import head_for
 from smle.report import svg
 from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
@@ -99,12 +99,10 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     spec = judgement.spec
     assert spec is not None
     accepted = judgement.verdict == PROVED
-    by_rule: dict[str, list[Proved]] = {}
-    for item in judgement.proved:
-        by_rule.setdefault(item.rule, []).append(item)
+    statements = by_rule(judgement.proved)
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
-        found = by_rule.get(visible(rule.name), [])
+        found = statements.get(visible(rule.name), [])
         row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
         row["sums"] = "" if spec.grid is None else sums_text(spec.grid, rule)
         if not accepted:

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from smle.doors.load import KINDS, read_model
-from smle.errors import CertificateError, DataError, ModelFormatError
+from smle.errors import DataError, ModelFormatError
 from smle.estimators import SafeEstimator
 from smle.heads.grid.program import GridProgram
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data
-from smle.report.judge import PROVED, REJECTED, Judgement, judge
+from smle.report.judge import PROVED, REJECTED, Judgement, judge, judge_folder
 from smle.report.measured import Measured, measure
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import corrections_of, training_of
 from smle.report.served_view import served_facts, served_view
 from smle.report.steps_view import steps_view
 from smle.report.view import guarantee_view, history_view, rules_view, statements_view, verdict_view
-from smle.storage import ModelRecord, model_files, read_record
+from smle.storage import ModelRecord, model_files
 from smle.tables.table_files import read_table, text_columns
 
 __all__ = ["Report", "write_report"]
@@ -129,19 +129,13 @@ def _judged(model: SafeEstimator | str | PathLike[str]) -> tuple[SafeEstimator |
         if judgement.verdict == PROVED and changed:
             judgement = Judgement(REJECTED, f"{changed} changed after certification.", spec=judgement.spec)
         return (None if judgement.verdict == REJECTED else model), record, judgement
-    try:
-        record = read_record(model)
-    except (ModelFormatError, CertificateError) as error:
-        if not (Path(model) / "certificate.json").is_file():
-            raise
-        return None, None, Judgement(REJECTED, str(error))
-    judgement = judge(record)
-    if judgement.verdict == REJECTED:
-        return None, record, judgement
-    kind = KINDS.get(str(record.description.get("kind")))
+    read, judgement = judge_folder(model)
+    if read is None or judgement.verdict == REJECTED:
+        return None, read, judgement
+    kind = KINDS.get(str(read.description.get("kind")))
     if kind is None:
-        raise ModelFormatError(f"model.json: unknown kind of model {record.description.get('kind')!r}.")
-    return kind.from_record(record, verify=False), record, judgement  # judged just above
+        raise ModelFormatError(f"model.json: unknown kind of model {read.description.get('kind')!r}.")
+    return kind.from_record(read, verify=False), read, judgement  # judged just above
 
 
 def _changed(model: SafeEstimator, record: ModelRecord) -> str:

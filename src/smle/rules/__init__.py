@@ -3,10 +3,9 @@
 from smle.rules.about import ABOUT, NOTHING, About
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
-from smle.rules.exclusions import NeverTogether
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
-from smle.rules.lookups import Entry, Table, entries_of
+from smle.rules.lookups import Table
 from smle.rules.operators import (
     Condition,
     Term,
@@ -25,7 +24,7 @@ from smle.rules.operators import (
 )
 from smle.rules.shown import clause_text, html_table, number_text, region_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
-from smle.rules.steps import Equality, Grid, is_multiple
+from smle.rules.steps import Grid
 
 __all__ = [
     "ABOUT",
@@ -37,14 +36,11 @@ __all__ = [
     "Clause",
     "ClauseArrays",
     "Condition",
-    "Entry",
-    "Equality",
     "Grid",
     "Label",
     "Linear",
     "Literal",
     "Literals",
-    "NeverTogether",
     "Number",
     "NumericInput",
     "Polytope",
@@ -63,13 +59,11 @@ __all__ = [
     "date_text",
     "day_of",
     "dot",
-    "entries_of",
     "exactly",
     "exactly_one",
     "exclusion",
     "forbidden_pairs_from_data",
     "html_table",
-    "is_multiple",
     "label_columns",
     "linear",
     "linear_rule",

@@ -12,11 +12,26 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import CASES, MAX_BITS, Call, Day, Lookup, Name, Negative, Node, Num, Product, Sum, quote
+from smle.rules.expressions import (
+    CASES,
+    MAX_BITS,
+    Call,
+    Compare,
+    Day,
+    Lookup,
+    Name,
+    Negative,
+    Node,
+    Num,
+    Product,
+    Sum,
+    multiply,
+    quote,
+)
 from smle.rules.specification import Categorical, Choice, Label, Specification
 from smle.rules.vocabulary import Vocabulary
 
-__all__ = ["Affine", "Largest", "affine", "bounded_cases", "divisors", "number"]
+__all__ = ["Affine", "Largest", "affine", "bounded_cases", "divisor_of", "number"]
 
 _MAX_CASES = 1024
 
@@ -92,42 +107,37 @@ def affine(node: Node, names: Vocabulary, times: Affine | None = None) -> Affine
     `times`: a form over the inputs, positive in their ranges, to multiply the node by; the node may divide by its
     multiples.
     """
-    total = Affine()
-    _accumulate(total, node, Fraction(1), names, times)
-    return total
-
-
-def _accumulate(total: Affine, node: Node, scale: Fraction, names: Vocabulary, times: Affine | None) -> None:
     match node:
         case Sum(terms=terms):
+            total = Affine()
             for sign, term in terms:
-                _accumulate(total, term, sign * scale, names, times)
+                total.add(affine(term, names, times), Fraction(sign))
+            return total
         case Negative(operand=operand):
-            _accumulate(total, operand, -scale, names, times)
+            return affine(operand, names, times).scaled(Fraction(-1))
         case Product():
-            total.add(_product(node, names, times), scale)
+            return _product(node, names, times)
         case Call(function=function) if function in CASES:
-            total.add(_largest(node, names, times), scale)
+            return _largest(node, names, times)
         case _ if times is not None:
-            total.add(_multiplied(affine(node, names), times, node), scale)
+            return _times(affine(node, names), times, node)
         case Num(value=value):
-            total.constant = _bounded(total.constant + scale * value)
+            return Affine(value)
         case Day(value=day):
-            total.add(Affine(constant=Fraction(day), dates=Fraction(1)), scale)
+            return Affine(Fraction(day), dates=Fraction(1))
         case Lookup():
             inputs, constant = names.looked_up(node)
-            total.add(Affine(constant, inputs), scale)
+            return Affine(constant, inputs)
         case Name(name=name):
-            _variable(total, name, scale, names)
+            return _variable(name, names)
         case Call(function="score", arguments=arguments):
-            total.add(Affine(outputs={names.score(arguments): Fraction(1)}), scale)
+            return Affine(outputs={names.score(arguments): Fraction(1)})
         case Call(function="logit", arguments=arguments):
-            total.add(Affine(outputs={names.logit(arguments): Fraction(1)}), scale)
-        case _:
-            raise RuleError(f"Expected a number. Got the condition {quote(node)}.")
+            return Affine(outputs={names.logit(arguments): Fraction(1)})
+    raise RuleError(f"Expected a number. Got the condition {quote(node)}.")
 
 
-def _multiplied(form: Affine, times: Affine, node: Node) -> Affine:
+def _times(form: Affine, times: Affine, node: Node) -> Affine:
     """Return form * times; one of the two must be constant."""
     if not form.is_constant:
         raise RuleError(
@@ -139,49 +149,28 @@ def _multiplied(form: Affine, times: Affine, node: Node) -> Affine:
     return times.scaled(form.constant)
 
 
-def _variable(total: Affine, name: str, scale: Fraction, names: Vocabulary) -> None:
+def _variable(name: str, names: Vocabulary) -> Affine:
     if name in names.constants:
-        total.constant = _bounded(total.constant + scale * names.constants[name])
-    elif name in names.columns:
+        return Affine(names.constants[name])
+    if name in names.columns:
         index = names.columns[name]
-        total.inputs[index] = _bounded(total.inputs.get(index, Fraction(0)) + scale)
-        if index in names.dates:
-            total.dates = _bounded(total.dates + scale)
-    elif isinstance(names.inputs.get(name), Categorical):
+        return Affine(inputs={index: Fraction(1)}, dates=Fraction(index in names.dates))
+    if isinstance(names.inputs.get(name), Categorical):
         raise RuleError(f"'{name}' is a category, not a number. Compare it with '==', '!=' or 'in'.")
-    elif isinstance(names.outputs.get(name), Label):
+    if isinstance(names.outputs.get(name), Label):
         raise RuleError(f"'{name}' is a label, true or false, not a number. Write logit({name}) for its logit.")
-    elif isinstance(names.outputs.get(name), Choice):
+    if isinstance(names.outputs.get(name), Choice):
         raise RuleError(f"'{name}' is a choice, not a number. Compare it with '==', '!=' or 'in', or use score(...).")
-    elif name in names.outputs:
-        index = names.targets[name]
-        total.outputs[index] = _bounded(total.outputs.get(index, Fraction(0)) + scale)
-    else:
-        raise names.unknown(name)
-
-
-def divisors(node: Node, names: Vocabulary) -> Iterator[tuple[Product, Node]]:
-    """Yield each quotient with a non-constant divisor, and that divisor."""
-    match node:
-        case Product(factors=factors):
-            for operator, factor in factors:
-                if operator == "*":
-                    yield from divisors(factor, names)
-                elif not affine(factor, names).is_constant:
-                    yield node, factor
-        case Sum() | Negative():
-            for part in node.children():
-                yield from divisors(part, names)
-        case Call(function=function, arguments=arguments) if function in CASES:
-            for part in arguments:
-                yield from divisors(part, names)
+    if name in names.outputs:
+        return Affine(outputs={names.targets[name]: Fraction(1)})
+    raise names.unknown(name)
 
 
 def _product(node: Product, names: Vocabulary, times: Affine | None) -> Affine:
     """Return product * times. A factor that divides by a multiple of `times` cancels it."""
     scale, variable = Fraction(1), None
     for operator, factor in node.factors:
-        taken = operator == "*" and times is not None and any(divisors(factor, names))
+        taken = operator == "*" and times is not None and any(_divisors(factor, names))
         value = affine(factor, names, times if taken else None)
         times = None if taken else times
         if operator == "/" and not value.is_constant:
@@ -203,7 +192,7 @@ def _product(node: Product, names: Vocabulary, times: Affine | None) -> Affine:
         else:
             scale = _bounded(scale * value.constant)
     made = (variable or Affine(constant=Fraction(1))).scaled(scale)
-    return made if times is None else _multiplied(made, times, node)
+    return made if times is None else _times(made, times, node)
 
 
 def _ratio(form: Affine, times: Affine) -> Fraction:
@@ -248,3 +237,89 @@ def _bounded(value: Fraction) -> Fraction:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
         raise RuleError(f"Expected coefficients of at most {MAX_BITS} bits. Got a longer one; round the numbers.")
     return value
+
+
+# --- Quotients: `debt / income >= 0.4` is multiplied by its divisor, whose sign the ranges of the inputs decide, also
+# where their ends are rounded to float32 or float64, as in tables.
+
+
+def divisor_of(node: Compare, names: Vocabulary) -> Affine | None:
+    """Return the factor for both sides of a comparison: a form that is positive in the ranges of its inputs.
+
+    Returns None if nothing is divided by a variable. Raises RuleError if a divisor may be 0 or is not linear in the
+    inputs, or if divisors differ.
+    """
+    found: Affine | None = None
+    for quotient, factor in (pair for side in node.operands for pair in _divisors(side, names)):
+        form = _positive(node, quotient, factor, names)
+        if found is not None and form != found:
+            raise RuleError(
+                f"Not linear: {quote(node)} divides by different expressions. Multiply out what you can, or put the "
+                "quotient into a column of the table."
+            )
+        found = form
+    return found
+
+
+def _divisors(node: Node, names: Vocabulary) -> Iterator[tuple[Product, Node]]:
+    """Yield each quotient with a non-constant divisor, and that divisor."""
+    match node:
+        case Product(factors=factors):
+            for operator, factor in factors:
+                if operator == "*":
+                    yield from _divisors(factor, names)
+                elif not affine(factor, names).is_constant:
+                    yield node, factor
+        case Call(function=function) if function not in CASES:
+            return
+        case Sum() | Negative() | Call():
+            for part in node.children():
+                yield from _divisors(part, names)
+
+
+def _positive(node: Compare, quotient: Product, factor: Node, names: Vocabulary) -> Affine:
+    """Scale the divisor to be positive in the ranges, and the same for all its multiples."""
+    form = affine(factor, names)
+    if form.has_outputs or form.largest:
+        example = None if form.largest else _multiplied(node, quotient, factor)
+        advice = "Multiply it out." if example is None else f"If that is above 0, write {quote(example)}."
+        what = "which has cases" if form.largest else "an output, which has no range"
+        raise RuleError(f"Not linear: {quote(quotient)} divides by {quote(factor)}, {what}. {advice}")
+    if form.dates:
+        raise RuleError(f"{quote(quotient)} divides by a date. A difference of two dates is a number of days.")
+    low, high = names.extent(form.inputs)
+    low, high = low + form.constant, high + form.constant
+    if low <= 0 <= high:
+        raise _may_be_zero(node, quotient, factor, form, names, above=low >= 0)
+    return form.unit(negative=high < 0)
+
+
+def _may_be_zero(
+    node: Compare, quotient: Product, factor: Node, form: Affine, names: Vocabulary, *, above: bool
+) -> RuleError:
+    used = [i for i, value in form.inputs.items() if value]
+    ranges = " and ".join(names.range_text(i) for i in used[:4])
+    one = len(used) == 1
+    advice = (
+        "Change the range so that it leaves out 0" if one else f"Change the ranges so that {quote(factor)} is never 0"
+    )
+    example = _multiplied(node, quotient, factor) if above else None
+    hint = "" if example is None else f", or write {quote(example)}, which means the same above 0"
+    return RuleError(f"{quote(quotient)} divides by {quote(factor)}, which may be 0: {ranges}. {advice}{hint}.")
+
+
+def _multiplied(node: Compare, quotient: Product, factor: Node) -> Compare | None:
+    """Rewrite `a / b >= c` as `a >= c * b`."""
+    if len(node.operands) != 2 or quotient.factors[-1] != ("/", factor) or len(quotient.factors) != 2:
+        return None
+    (_, top), _ = quotient.factors
+    left, right = node.operands
+    if left is quotient and not isinstance(right, Product | Sum):
+        return Compare((top, _scaled(right, factor)), node.operators)
+    if right is quotient and not isinstance(left, Product | Sum):
+        return Compare((_scaled(left, factor), top), node.operators)
+    return None
+
+
+def _scaled(number: Node, factor: Node) -> Node:
+    return factor if number == Num(Fraction(1)) else multiply(number, [("*", factor)])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.rules.formula import Clause, Literal
+from smle.rules.formula import Clause
 from smle.rules.specification import Label, Specification
 
 __all__ = ["ClauseArrays", "Literals", "label_columns"]
@@ -19,18 +18,12 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
-Stated = tuple[Mapping[int, Fraction], Mapping[int, Fraction], Fraction, bool]
 
 
 def label_columns(spec: Specification) -> Mask:
     """Return a mask of the output columns that are labels. Shape (m,)."""
     names = {item.name for item in spec.outputs if isinstance(item, Label)}
     return np.array([name in names for name in spec.targets], dtype=bool)
-
-
-def _stated(literal: Literal, scale: Fraction | int = 1) -> Stated:
-    outputs, inputs = ({i: scale * v for i, v in form} for form in (literal.outputs, literal.inputs))
-    return outputs, inputs, scale * literal.bound, literal.strict
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +38,6 @@ class Literals:
     h: Array
     strict: Mask
 
-    @staticmethod
-    def _arrays(literals: Sequence[Stated], m: int, d: int) -> tuple[Array, Array, Array, Mask]:
-        g, s = np.zeros((len(literals), m)), np.zeros((len(literals), d))
-        for i, (outputs, inputs, _, _) in enumerate(literals):
-            g[i, list(outputs)] = [float(v) for v in outputs.values()]
-            s[i, list(inputs)] = [float(v) for v in inputs.values()]
-        h = np.array([float(bound) for _, _, bound, _ in literals], dtype=np.float64)
-        return g, s, h, np.array([strict for _, _, _, strict in literals], dtype=bool)
-
     @classmethod
     def of_clauses(cls, clauses: Clause | Sequence[Clause], m: int, d: int, *, stated: bool = False) -> Literals:
         """Return the literals of one or several clauses, one after the other.
@@ -62,8 +46,13 @@ class Literals:
         """
         several = (clauses,) if isinstance(clauses, Clause) else clauses
         literals = [literal for clause in several for literal in clause.literals]
-        arrays = cls._arrays([_stated(literal, literal.scale if stated else 1) for literal in literals], m, d)
-        return Literals(*arrays)
+        g, s, h = np.zeros((len(literals), m)), np.zeros((len(literals), d)), np.zeros(len(literals))
+        for i, literal in enumerate(literals):
+            scale = literal.scale if stated else 1
+            for row, form in ((g[i], literal.outputs), (s[i], literal.inputs)):
+                row[[k for k, _ in form]] = [float(scale * v) for _, v in form]
+            h[i] = float(scale * literal.bound)
+        return Literals(g, s, h, np.array([literal.strict for literal in literals], dtype=bool))
 
     @classmethod
     def of_pairs(cls, pairs: npt.NDArray[np.integer[Any]], m: int, d: int) -> Literals:
@@ -76,12 +65,8 @@ class Literals:
     @staticmethod
     def stacked(parts: Sequence[Literals]) -> Literals:
         """Concatenate the literals of several clauses."""
-        return Literals(
-            np.concatenate([part.g for part in parts]),
-            np.concatenate([part.s for part in parts]),
-            np.concatenate([part.h for part in parts]),
-            np.concatenate([part.strict for part in parts]),
-        )
+        arrays = ((part.g, part.s, part.h, part.strict) for part in parts)
+        return Literals(*map(np.concatenate, zip(*arrays, strict=True)))
 
     def combined(self, weights: Array) -> Literals:
         """Return linear combinations of the literals. Shape: weights (c, L)."""
@@ -122,19 +107,14 @@ class ClauseArrays(Literals):
     @classmethod
     def of(cls, spec: Specification) -> ClauseArrays:
         """Return the clauses of all rules, without their regions."""
-        stated = [
-            [[_stated(literal) for literal in clause.literals] for clause in rule.requirement.clauses]
-            for rule in spec.rules
-        ]
-        clauses = [(r, clause) for r, own in enumerate(stated) for clause in own]
-        pairs = [np.asarray(rule.requirement.exclusions, dtype=np.int32).reshape(-1, 2) for rule in spec.rules]
+        clauses = [(r, clause) for r, rule in enumerate(spec.rules) for clause in rule.requirement.clauses]
+        made = Literals.of_clauses([clause for _, clause in clauses], len(spec.targets), len(spec.columns))
+        pairs = ((r, rule.requirement.exclusions) for r, rule in enumerate(spec.rules))
         return cls(
-            *cls._arrays(
-                [literal for _, clause in clauses for literal in clause], len(spec.targets), len(spec.columns)
-            ),
-            np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
+            *(made.g, made.s, made.h, made.strict),
+            np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause.literals], dtype=np.intp),
             np.array([r for r, _ in clauses], dtype=np.intp),
-            tuple((r, own) for r, own in enumerate(pairs) if len(own)),
+            tuple((r, own) for r, own in pairs if len(own)),
             label_columns(spec),
         )
 

@@ -9,12 +9,12 @@ from fractions import Fraction
 from typing import Any
 
 from smle.errors import RuleError
-from smle.rules.about import ABOUT, About, about_of
+from smle.rules.about import ABOUT, about_of
 from smle.rules.affine import number
 from smle.rules.compiler import compile_rule, regions_of_rule
 from smle.rules.dates import day_of, is_date
 from smle.rules.exclusions import NeverTogether
-from smle.rules.expressions import FUNCTIONS, KEYWORDS, Node, exact_number, shown
+from smle.rules.expressions import FUNCTIONS, KEYWORDS, Missing, Node, exact_number, nodes_in, shown
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 from smle.rules.lookups import Table, read_table, split
@@ -103,16 +103,12 @@ def build(
             names = Vocabulary(spec)
         made = tuple(rule for item in read for rule in _compiled(*item, names))
         with located(_clashing(getattr(item, "name", None) for item in rules)):
-            finished = replace(spec, rules=made, about=_about(about or {}))
+            check_keys(about or {}, ABOUT, "about")
+            finished = replace(spec, rules=made, about=about_of(about or {}, "Rules"))
         _ = finished.grid  # raises if a step or a range is missing
         return finished
     except RecursionError:  # the caller may already be deep in the stack
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
-
-
-def _about(stated: Mapping[str, Any]) -> About:
-    check_keys(stated, ABOUT, "about")
-    return about_of(stated, "Rules")
 
 
 def _clashing(names: Iterable[object]) -> str | None:
@@ -335,7 +331,8 @@ def _from_pair(name: Any, stated: Any) -> Rule | RuleText:
 
 def _asked(tree: Node | NeverTogether | None) -> frozenset[str]:
     """Return the inputs that a tree tests with `is missing`."""
-    return tree.asked if isinstance(tree, Node) else frozenset()
+    nodes = nodes_in(tree) if isinstance(tree, Node) else ()
+    return frozenset(node.operand.name for node in nodes if isinstance(node, Missing))
 
 
 def _read_text(item: RuleText, functions: Functions) -> _Read:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -111,46 +111,52 @@ def _polytopes(regions: Iterable[tuple[Literal, ...]], names: Vocabulary) -> tup
     """Drop repeated, contained and plainly empty regions; if all are empty, keep one."""
     rows = [tightest(region, names) for region in regions]
     kept = [region for region in rows if not plainly_empty(region)] or rows[:1]
-    polytopes = list(dict.fromkeys(Polytope(tuple(region)) for region in kept))
+    half_spaces = (tuple(Row(own.inputs, own.bound, own.strict) for own in region) for region in kept)
+    polytopes = list(dict.fromkeys(map(Polytope, half_spaces)))
     if len(polytopes) <= 300:
         sets = [frozenset(p.rows) for p in polytopes]
         polytopes = [p for p, s in zip(polytopes, sets, strict=True) if not any(other < s for other in sets)]
     return tuple(polytopes)
 
 
-def _row(literal: Literal, names: Vocabulary) -> Row:
-    """Return a half-space; if all its columns are whole numbers, round its bound to one."""
-    row = Row(literal.inputs, literal.bound, literal.strict)
-    if not all(index in names.integral for index, _ in row.coefficients):
-        return row
+def tightest(region: Iterable[Literal], names: Vocabulary) -> list[Literal]:
+    """Return conditions on inputs, keeping the tightest of parallel ones; over whole numbers, bounds are whole."""
+    return _apart((_whole(literal, names) for literal in region), min)
+
+
+def _whole(literal: Literal, names: Vocabulary) -> Literal:
+    """Round the bound of a condition to a whole number if all its columns are whole numbers."""
+    if not all(index in names.integral for index, _ in literal.inputs):
+        return literal
     scale = Fraction(
-        math.lcm(*(v.denominator for _, v in row.coefficients)), math.gcd(*(v.numerator for _, v in row.coefficients))
+        math.lcm(*(v.denominator for _, v in literal.inputs)), math.gcd(*(v.numerator for _, v in literal.inputs))
     )
-    bound = row.bound * scale
-    whole = math.ceil(bound) - 1 if row.strict else math.floor(bound)
-    return Row(tuple((i, v * scale) for i, v in row.coefficients), Fraction(whole))
+    bound = literal.bound * scale
+    whole = math.ceil(bound) - 1 if literal.strict else math.floor(bound)
+    return replace(literal, bound=whole / scale, strict=False)
 
 
-def tightest(region: Iterable[Literal], names: Vocabulary) -> list[Row]:
-    """Return conditions on inputs as half-spaces, keeping the tightest of parallel ones."""
-    best: dict[object, Row] = {}
-    for row in (_row(literal, names) for literal in region):
-        old = best.get(row.coefficients)
-        if old is None or (row.bound, not row.strict) < (old.bound, not old.strict):
-            best[row.coefficients] = row
-    return list(best.values())
+def _apart(literals: Iterable[Literal], pick: Callable[..., Literal]) -> list[Literal]:
+    """Keep one of parallel literals: the tightest if `pick` is min, the loosest if it is max."""
+    parallel: dict[object, list[Literal]] = {}
+    for literal in literals:
+        parallel.setdefault((literal.outputs, literal.inputs), []).append(literal)
+    return [pick(own, key=lambda literal: (literal.bound, not literal.strict)) for own in parallel.values()]
 
 
-def plainly_empty(rows: Sequence[Row]) -> bool:
-    """Return whether two opposite half-spaces leave nothing between them."""
-    known = {row.coefficients: row for row in rows}
-    for row in rows:
-        opposite = known.get(tuple((i, -v) for i, v in row.coefficients))
+def plainly_empty(region: Iterable[Literal]) -> bool:
+    """Return whether two opposite conditions leave nothing between them."""
+    return any(gap < 0 or (gap == 0 and strict > 0) for gap, strict in _gaps(region))
+
+
+def _gaps(literals: Iterable[Literal]) -> Iterator[tuple[Fraction, int]]:
+    """Yield how far the borders of opposite literals lie apart, and how many of the two are strict."""
+    known = {(literal.outputs, literal.inputs): literal for literal in literals}
+    for literal in known.values():
+        other = literal.negated
+        opposite = known.get((other.outputs, other.inputs))
         if opposite is not None:
-            gap = row.bound + opposite.bound
-            if gap < 0 or (gap == 0 and (row.strict or opposite.strict)):
-                return True
-    return False
+            yield literal.bound + opposite.bound, literal.strict + opposite.strict
 
 
 def _requirement(then: Node, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:
@@ -192,19 +198,9 @@ def _label_group(node: Node, names: Vocabulary) -> tuple[int, int, list[int]] | 
 
 
 def _clause(term: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
-    """Keep the weakest of parallel literals; return None if two opposite ones cover everything."""
-    weakest: dict[object, Literal] = {}
-    for literal in term:
-        key = (literal.outputs, literal.inputs)
-        old = weakest.get(key)
-        if old is None or (literal.bound, not literal.strict) > (old.bound, not old.strict):
-            weakest[key] = literal
-    for literal in weakest.values():
-        other = literal.negated
-        opposite = weakest.get((other.outputs, other.inputs))
-        if opposite is not None and (opposite.bound, not opposite.strict) >= (other.bound, not other.strict):
-            return None
-    return tuple(weakest.values())
+    """Keep the loosest of parallel literals; return None if two opposite ones cover everything."""
+    loosest = _apart(term, max)
+    return None if any(gap > 0 or (gap == 0 and strict < 2) for gap, strict in _gaps(loosest)) else tuple(loosest)
 
 
 def _exclusions(clauses: Terms, names: Vocabulary) -> tuple[Terms, npt.NDArray[np.int32]]:

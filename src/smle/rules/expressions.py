@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from numbers import Rational
 
@@ -49,8 +49,10 @@ __all__ = [
     "decimal_text",
     "disjunction",
     "exact_number",
+    "exact_text",
     "is_condition",
     "multiply",
+    "nodes_in",
     "quote",
     "quote_name",
     "shown",
@@ -73,28 +75,21 @@ MAX_BITS = 8192
 _MAX_NUMBER_TEXT = 400
 _PLAIN_DIGITS = 25
 _SHOWN = 80  # characters of a value or a text in an error message
+_EXACTLY = Context(prec=8 * _MAX_NUMBER_TEXT, traps=[Inexact])
 _BARE_NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse.
-
-    `asked`: the inputs tested with `is missing`. Both are stored, since a node may be shared by many parents.
-    """
+    """A node of an expression. `depth` counts nesting; it is bounded, so walks over a tree may recurse."""
 
     depth: int = field(init=False, repr=False, compare=False, default=1)
-    asked: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
-        parts = [*self.children()]
-        depth = 1 + max([part.depth for part in parts], default=0)
+        depth = 1 + max([part.depth for part in self.children()], default=0)
         if depth > MAX_DEPTH:
             raise RuleError(f"Expected at most {MAX_DEPTH} levels of nesting. Got more. Split the rule into several.")
         object.__setattr__(self, "depth", depth)
-        asked = [part.asked for part in parts if part.asked]
-        if asked:
-            object.__setattr__(self, "asked", frozenset().union(*asked))
 
     def children(self) -> Iterator[Node]:
         """Yield the child nodes, from left to right."""
@@ -201,10 +196,6 @@ class Missing(Node):
 
     operand: Name
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "asked", frozenset({self.operand.name}))
-
 
 @dataclass(frozen=True)
 class Not(Node):
@@ -233,6 +224,17 @@ class Implies(Node):
 
     condition: Node
     conclusion: Node
+
+
+def nodes_in(*trees: Node | None) -> Iterator[Node]:
+    """Yield the nodes of trees, from left to right; a node that several parents share, once."""
+    todo, seen = [tree for tree in reversed(trees) if tree is not None], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            todo += reversed([*node.children()])
 
 
 def is_condition(node: Node) -> bool:
@@ -298,25 +300,23 @@ def exact_number(value: object) -> Fraction | None:
 
 def decimal_text(value: Fraction) -> str | None:
     """Return a number as exact decimal text, with an exponent if that is shorter, or None if the decimals never end."""
-    rest, twos, fives = value.denominator, 0, 0
-    twos = (rest & -rest).bit_length() - 1
-    rest >>= twos
-    if twos > 4 * _MAX_NUMBER_TEXT or rest.bit_length() > 3 * 4 * _MAX_NUMBER_TEXT:
+    if value.numerator.bit_length() > 4 * _MAX_NUMBER_TEXT or value.denominator.bit_length() > 12 * _MAX_NUMBER_TEXT:
         return None
-    while rest % 5 == 0:
-        rest //= 5
-        fives += 1
-    if rest != 1 or value.numerator.bit_length() > 4 * _MAX_NUMBER_TEXT:
+    try:
+        number = _EXACTLY.divide(Decimal(value.numerator), Decimal(value.denominator))
+    except Inexact:
         return None
-    places = max(twos, fives)
-    digits = str(abs(value.numerator) * 10**places // value.denominator)
-    sign = "-" if value < 0 else ""
-    if max(len(digits), places) <= _PLAIN_DIGITS:
-        digits = digits.rjust(places + 1, "0")
-        return sign + (f"{digits[:-places]}.{digits[-places:]}" if places else digits)
-    mantissa = digits.rstrip("0")
-    exponent = len(digits) - len(mantissa) - places
-    return f"{sign}{mantissa}e{exponent}" if exponent else f"{sign}{mantissa}"
+    sign, digits, exponent = number.as_tuple()
+    if max(len(digits), -int(exponent)) > _PLAIN_DIGITS:
+        sign, digits, exponent = number.normalize(_EXACTLY).as_tuple()
+        if exponent:
+            return f"{Decimal((sign, digits, 0)):f}e{exponent}"
+    return f"{number:f}"
+
+
+def exact_text(value: Fraction) -> str:
+    """Return a number exactly: as a decimal if it has one, else as numerator / denominator."""
+    return decimal_text(value) or f"{value.numerator} / {value.denominator}"
 
 
 def quote_name(name: str) -> str:

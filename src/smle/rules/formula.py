@@ -177,8 +177,7 @@ def unique_pairs(pairs: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     if ordered.min() < 0:
         raise ValueError(f"Expected column numbers from 0. Got {ordered.min()}.")
     width = int(ordered.max()) + 1
-    codes = np.sort(ordered[:, 0] * width + ordered[:, 1])  # one key per pair is much faster than np.unique on rows
-    codes = codes[np.concatenate([[True], codes[1:] != codes[:-1]])]
+    codes = np.unique(ordered[:, 0] * width + ordered[:, 1])  # one key per pair is much faster than rows
     return np.stack([codes // width, codes % width], axis=1).astype(np.int32)
 
 

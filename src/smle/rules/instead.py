@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-__all__ = ["MISSING", "did_you_mean", "instead_of_character", "instead_of_function", "instead_of_word"]
-
-MISSING = "Write 'NAME is missing' or 'NAME is known'."
+__all__ = ["INSTEAD", "did_you_mean", "instead_of_function", "instead_of_word"]
 
 _SIGNS = {
     **dict.fromkeys(("equals", "equal"), "=="),
@@ -46,7 +44,14 @@ _CALLS = {
     "one_of": "exactly_one(a, b)",
     "count": "at_most(2, a, b, c)",
 }
-_CHARACTERS = {  # keyed by what is pasted from elsewhere
+INSTEAD = {
+    "=": "Write '==' to compare.",
+    **dict.fromkeys(("&&", "&", "∧"), "Write 'and'."),
+    **dict.fromkeys(("||", "|", "\u2228"), "Write 'or'."),
+    **dict.fromkeys("!~¬", "Write 'not'."),
+    **dict.fromkeys(("->", "⇒", "→"), "Write 'implies'."),
+    "implies": "Write CONDITION implies CONCLUSION.",
+    "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
     **dict.fromkeys("\u2212\u2013\u2014", "Write '-' for minus."),
     **dict.fromkeys("\u00d7\u00b7", "Write '*' to multiply."),
     "÷": "Write '/' to divide.",
@@ -55,13 +60,9 @@ _CHARACTERS = {  # keyed by what is pasted from elsewhere
     ":": "A condition goes into 'when' and what must hold into 'then'.",
     ";": "Join conditions with 'and', or write two rules.",
     "?": "Write CONDITION implies CONCLUSION.",
-    "∧": "Write 'and'.",
-    "\u2228": "Write 'or'.",
-    "¬": "Write 'not'.",
-    "⇒": "Write 'implies'.",
-    "→": "Write 'implies'.",
     "⇔": "Write '(A implies B) and (B implies A)'.",
 }
+"""What to write instead of a sign where it cannot stand; some are pasted from elsewhere."""
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float = 0.6) -> str:
@@ -77,12 +78,6 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float
     return f" Known: {listed}{', ...' if len(known) > 8 else ''}."
 
 
-def instead_of_character(character: str) -> str:
-    """Return advice such as " Write '-' for minus." for an unsupported character, or ""."""
-    advice = _CHARACTERS.get(character)
-    return "" if advice is None else f" {advice}"
-
-
 def instead_of_function(name: str, known: tuple[str, ...]) -> str:
     """Return what to write instead of an unknown function."""
     lowered = name.lower()
@@ -95,7 +90,7 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
     if lowered in _CALLS:
         return f" Write '{_CALLS[lowered]}'."
     if lowered.strip("_").removeprefix("is").strip("_") in _ABSENT | _PRESENT:
-        return f" {MISSING}"
+        return " Write 'NAME is missing' or 'NAME is known'."
     return did_you_mean(name, known, cutoff=0.75)
 
 

@@ -14,29 +14,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, decimal_text, shown, to_text
+from smle.rules.expressions import Compare, Lookup, Name, Node, conjunction, exact_text, nodes_in, shown, to_text
 from smle.rules.instead import did_you_mean
 from smle.rules.lines import located
 
-if TYPE_CHECKING:
-    from smle.rules.specification import Rule, Specification
-
-__all__ = [
-    "MAX_CELLS",
-    "Entry",
-    "Table",
-    "TableFile",
-    "entries_of",
-    "entry_text",
-    "lookups_in",
-    "place_of",
-    "read_table",
-    "split",
-    "table_lines",
-]
+__all__ = ["Entry", "Table", "TableFile", "entry_text", "lookups_in", "place_of", "read_table", "split", "table_lines"]
 
 MAX_CELLS = 200_000
 """Most numbers in a table."""
@@ -222,21 +207,16 @@ def table_lines(table: Table, categories: Sequence[Sequence[str]], scalar: Any) 
                 lines.append(f"{' ' * (depth + 2 * level)}{scalar(category, flow=True)}:")
         indent = " " * (depth + 2 * len(names))
         for category, value in zip(inner, values, strict=True):
-            number = decimal_text(value) or f"{value.numerator} / {value.denominator}"
-            lines.append(f"{indent}{scalar(category, flow=True)}: {number}")
+            lines.append(f"{indent}{scalar(category, flow=True)}: {exact_text(value)}")
     return lines
 
 
 # --- Rules that look numbers up ------------------------------------------------------------------------------------
 
 
-def lookups_in(node: Node | None) -> Iterator[Lookup]:
-    """Yield the lookups in a tree, from left to right."""
-    if isinstance(node, Lookup):
-        yield node
-    elif node is not None:
-        for child in node.children():
-            yield from lookups_in(child)
+def lookups_in(*trees: Node | None) -> Iterator[Lookup]:
+    """Yield the lookups in trees, from left to right."""
+    return (node for node in nodes_in(*trees) if isinstance(node, Lookup))
 
 
 def split(
@@ -248,7 +228,7 @@ def split(
     and so on. Other rules are yielded unchanged. Raises RuleError if there would be too many rules.
     """
     gates: list[str] = []
-    for lookup in (*lookups_in(when), *lookups_in(then)):
+    for lookup in lookups_in(when, then):
         table = tables.get(lookup.table)
         if table is None or len(table.keys) != len(lookup.keys):
             continue  # refused later, when the rule is compiled
@@ -284,7 +264,7 @@ def _fixed(node: Node, chosen: Mapping[str, str], tables: Mapping[str, Table]) -
             return _fixed(value, chosen, tables)
         return tuple(map(inner, value)) if isinstance(value, tuple) else value
 
-    stated = {name: inner(value) for name, value in vars(node).items() if name not in ("depth", "asked")}
+    stated = {name: inner(value) for name, value in vars(node).items() if name != "depth"}
     return type(node)(**stated)
 
 
@@ -298,56 +278,3 @@ def place_of(table: Table, keys: Iterable[int | None], sizes: Sequence[int]) -> 
 def entry_text(name: str, categories: Iterable[str]) -> str:
     """Name a number in a table as a rule would look it up: `cap[art017]`."""
     return to_text(Lookup(name, tuple(map(Name, categories))))
-
-
-def entries_of(rule: Rule, spec: Specification) -> list[list[Entry]]:
-    """Return, for every clause of a rule, the tables it looks numbers up in; most clauses have none.
-
-    A clause that reads a multiple of one table names that table; otherwise it names all tables it may read.
-    """
-    found = [lookup for tree in rule.trees for lookup in lookups_in(tree)]
-    if not found:
-        return [[] for _ in rule.requirement.clauses]
-    tables = {table.name: table for table in spec.tables}
-    places = {item.name: (item.categories, place) for item, place in spec.input_slices if hasattr(item, "categories")}
-    entries = {}
-    for lookup in found:
-        table = tables[lookup.table]
-        open_ = [i for i, key in enumerate(lookup.keys) if key == Name(table.keys[i])]
-        if len(open_) == 1:
-            categories, place = places[table.keys[open_[0]]]
-            names = [_category_of(key) for key in lookup.keys]
-            texts = tuple(
-                entry_text(table.name, [*names[: open_[0]], category, *names[open_[0] + 1 :]])
-                for category in categories
-            )
-            known = [places[key][0] for key in table.keys]
-            sizes = [len(own) for own in known]
-            fixed = [None if i in open_ else own.index(names[i]) for i, own in enumerate(known)]
-            values = [table.values[k] for k in place_of(table, fixed, sizes)]
-            entries[texts] = Entry(place, texts), values
-    result = []
-    for clause in rule.requirement.clauses:
-        own: list[Entry] = []
-        for literal in clause.literals:
-            read = dict(literal.inputs)
-            near = [
-                (entry, values)
-                for entry, values in entries.values()
-                if any(entry.columns.start <= k < entry.columns.stop for k in read)
-            ]
-            same = [entry for entry, values in near if _is_multiple(read, entry, values)]
-            own += [entry for entry in same or [entry for entry, _ in near] if entry not in own]
-        result.append(own)
-    return result
-
-
-def _category_of(key: Node) -> str:
-    return key.name if isinstance(key, Name) else to_text(key)
-
-
-def _is_multiple(read: Mapping[int, Fraction], entry: Entry, values: Sequence[Fraction]) -> bool:
-    """Return whether a literal reads a multiple of a table, and nothing else of that input."""
-    own = [read.get(k, Fraction(0)) for k in range(entry.columns.start, entry.columns.stop)]
-    factors = {a / b for a, b in zip(own, values, strict=True) if b}
-    return len(factors) == 1 and all(b or not a for a, b in zip(own, values, strict=True))

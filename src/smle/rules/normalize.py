@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from smle.errors import RuleError
-from smle.rules.affine import Affine, affine, bounded_cases
+from smle.rules.affine import Affine, affine, bounded_cases, divisor_of
 from smle.rules.expressions import (
     COUNTS,
     And,
@@ -37,7 +37,6 @@ from smle.rules.expressions import (
     quote,
 )
 from smle.rules.formula import Literal, is_float32, linear
-from smle.rules.quotients import divisor_of
 from smle.rules.specification import Categorical, Choice
 from smle.rules.vocabulary import Vocabulary
 
@@ -292,9 +291,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
     if group is not None:
         if operator not in ("==", "!="):
             raise RuleError(f"Expected '==', '!=' or 'in' with '{group.name}'. Got {quote(node)}.")
-        if operator == "!=":
-            return _among(group, {names.member(group, other)}, names, positive=False)
-        return _among(group, {names.member(group, other)}, names, positive=True)
+        return _among(group, {names.member(group, other)}, names, positive=operator == "==")
     for side in (left, right):
         if isinstance(side, Name) and side.name in names.labels:
             raise RuleError(

@@ -49,7 +49,7 @@ from smle.rules.expressions import (
     multiply,
     quote,
 )
-from smle.rules.instead import instead_of_character, instead_of_function, instead_of_word
+from smle.rules.instead import INSTEAD, instead_of_function, instead_of_word
 from smle.rules.operators import expression_of, node_of
 
 __all__ = ["MAX_TEXT", "Functions", "parse", "parse_rule"]
@@ -70,18 +70,6 @@ _TOKEN = re.compile(
 )
 _COMPARISONS = {sign: sign for sign in ("<=", "<", ">=", ">", "==", "!=")}
 _COMPARISONS |= {"≤": "<=", "≥": ">=", "≠": "!=", "<>": "!="}
-_INSTEAD = {
-    "=": "Write '==' to compare.",
-    "&&": "Write 'and'.",
-    "&": "Write 'and'.",
-    "||": "Write 'or'.",
-    "|": "Write 'or'.",
-    "!": "Write 'not'.",
-    "~": "Write 'not'.",
-    "->": "Write 'implies'.",
-    "implies": "Write CONDITION implies CONCLUSION.",
-    "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
-}
 _SIDES = 60  # characters of a side that an error message repeats
 _BINDING = {
     "implies": 1,
@@ -136,7 +124,7 @@ def _tokens(text: str) -> list[_Token]:
             character = text[position]
             if character in "`'\"":
                 raise RuleError(f"Expected a closing {character} for the name that starts at {_near(text, position)}.")
-            hint = instead_of_character(character)
+            hint = f" {INSTEAD.get(character, '')}".rstrip()
             raise RuleError(f"Unexpected character {character!r} at {_near(text, position)}.{hint}")
         kind, start, position = str(match.lastgroup), position, match.end()
         word = match.group()
@@ -200,7 +188,7 @@ class _Parser:
             return self._ungrouped(before, token)
         if token.kind == "operator":
             turned = next((sign for sign in "<>" if token.text == "=" and self._sees(sign, 1)), None)
-            return _INSTEAD.get(token.text, "") if turned is None else f"Write '{turned}='."
+            return INSTEAD.get(token.text, "") if turned is None else f"Write '{turned}='."
         if token.kind != "name" or before is None:
             return ""
         lowered = token.text.lower()

@@ -1,22 +1,37 @@
-"""Numbers, rows and clauses in the rule language, and tables as aligned text or HTML, for people."""
+"""Numbers, points, rows and clauses in words, and tables as aligned text or HTML; `~` marks a rounded number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from html import escape
 from typing import TYPE_CHECKING
 
 from smle.rules.dates import date_text
 from smle.rules.expressions import quote_name
+from smle_check.digits import decimal
 from smle_check.names import visible
 from smle_check.words import comparison_text
 
 if TYPE_CHECKING:
     from smle.rules.formula import Clause, Polytope, Row
-    from smle.rules.specification import Specification
+    from smle.rules.specification import NumericInput, Rule, Specification
 
-__all__ = ["clause_text", "html_table", "number_text", "region_text", "row_text", "share_text", "text_table"]
+__all__ = [
+    "clause_text",
+    "html_table",
+    "number_json",
+    "number_text",
+    "point_json",
+    "point_text",
+    "quoted",
+    "region_text",
+    "row_text",
+    "share_text",
+    "short_number",
+    "text_table",
+    "value_text",
+]
 
 _LITERALS = 8  # literals shown of one clause
 _CELL = 60  # characters of a cell
@@ -92,6 +107,62 @@ def _category(spec: Specification, column: int) -> tuple[str, str] | None:
     """Return (input, category) of a 0/1 column, or None for a number."""
     item, place = next(found for found in spec.column_slices if column < found[1].stop)
     return (item.name, item.categories[column - place.start]) if hasattr(item, "categories") else None
+
+
+def short_number(value: Fraction) -> str:
+    """Format a number as a short decimal; `~` marks a rounded one."""
+    text = decimal(value)
+    return text if "/" not in text and len(text) <= 15 else f"~{number_text(value)}"
+
+
+def quoted(names: Sequence[str], most: int = 5) -> str:
+    """Join names in quotes as in a sentence, cutting long lists."""
+    parts = [f"'{name}'" for name in names[:most]] + ([f"{len(names) - most} more"] if len(names) > most else [])
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def value_text(item: NumericInput, value: Fraction) -> str:
+    """Format the value of an input: a date, or a short decimal."""
+    return date_text(value) if item.dates else short_number(value)
+
+
+def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
+    """Format a point as `name=value, ...`, with only the inputs that the given rules mention.
+
+    If they mention none, return "every input". Of a category, only the column that is on is shown.
+    """
+    matters = {column for rule in rules for column in _mentioned(spec.rules[rule])}
+    parts = []
+    for item, place in spec.input_slices:
+        columns = range(place.start, place.stop)
+        if matters.isdisjoint(columns):
+            continue
+        if hasattr(item, "categories"):
+            parts += [f"{item.name}={c}" for c, i in zip(item.categories, columns, strict=True) if values[i] == 1]
+        else:
+            parts.append(f"{item.name}={value_text(item, values[columns[0]])}")
+    flags = [(name, column) for name, column in spec.flag_columns.items() if column in matters]
+    parts += [f"{name} {'missing' if values[column] == 1 else 'known'}" for name, column in flags]
+    return ", ".join(parts) or "every input"
+
+
+def _mentioned(rule: Rule) -> Iterator[int]:
+    for region in rule.regions:
+        for row in region.rows:
+            yield from (column for column, _ in row.coefficients)
+    for clause in rule.requirement.clauses:
+        for literal in clause.literals:
+            yield from (column for column, _ in literal.inputs)
+
+
+def number_json(value: Fraction) -> dict[str, object]:
+    """Return a number as its nearest float and its exact text."""
+    return {"value": float(value), "exact": str(value)}
+
+
+def point_json(names: Sequence[str], values: Sequence[Fraction]) -> dict[str, object]:
+    """Return a point as plain data."""
+    return {name: number_json(value) for name, value in zip(names, values, strict=True)}
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

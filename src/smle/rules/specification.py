@@ -17,7 +17,7 @@ from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
 from smle.rules.formula import CNF, Linear, Polytope
-from smle.rules.lookups import Entry, Table, entries_of
+from smle.rules.lookups import Entry, Table
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.names import flag_of, twins, visible
@@ -311,12 +311,10 @@ class Specification:
         if same is not None:
             kinds = [kind for name, kind in listed if name in same]
             first, second = map(visible, same)
-            if first == second:
-                raise RuleError(
-                    f"The name '{first}' is used twice: for {kinds[0]} and for {kinds[1]}. Rename one of them."
-                )
             raise RuleError(
-                f"The names '{first}' ({kinds[0]}) and '{second}' ({kinds[1]}) look the same. Rename one of them."
+                f"The name '{first}' is used twice: for {kinds[0]} and for {kinds[1]}. Rename one of them."
+                if first == second
+                else f"The names '{first}' ({kinds[0]}) and '{second}' ({kinds[1]}) look the same. Rename one of them."
             )
         same = twins(rule.name for rule in self.rules)
         if same is not None:
@@ -378,15 +376,11 @@ class Specification:
 
         The deployed program clamps to these numbers. The arrays are cached and read-only.
         """
-        return self._ends32 if dtype == np.float32 else self._ends64
+        return self._ends[dtype == np.float32]
 
     @cached_property
-    def _ends32(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return _floats(self.lower, np.float32), _floats(self.upper, np.float32)
-
-    @cached_property
-    def _ends64(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        return _floats(self.lower, np.float64), _floats(self.upper, np.float64)
+    def _ends(self) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        return [(_floats(self.lower, own), _floats(self.upper, own)) for own in (np.float64, np.float32)]
 
     @cached_property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
@@ -408,7 +402,9 @@ class Specification:
     @cached_property
     def entries(self) -> tuple[list[list[Entry]], ...]:
         """For every rule and each of its clauses, the tables it looks numbers up in."""
-        return tuple(entries_of(rule, self) for rule in self.rules)
+        from smle.rules.vocabulary import entries_of
+
+        return entries_of(self)
 
     @cached_property
     def merged(self) -> Specification:

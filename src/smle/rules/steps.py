@@ -7,10 +7,11 @@ from limits that hold everywhere, from what these imply through sums, and from a
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil, floor, gcd, lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +19,14 @@ import numpy.typing as npt
 
 from smle.errors import RuleError
 from smle.rules.formula import Literal, Polytope, is_held
-from smle.rules.shown import number_text
+from smle.rules.shown import number_text, quoted
 from smle_check.heads.steps import SINGLE, require_step
 from smle_check.reading import Rejected
 
 if TYPE_CHECKING:
     from smle.rules.specification import Rule, Specification
 
-__all__ = ["Equality", "Grid", "equalities_of", "grid_of", "is_multiple", "largest_multiple"]
+__all__ = ["Equality", "Grid", "equalities_of", "grid_of", "largest_multiple"]
 
 Ends = tuple[Fraction | None, Fraction | None]
 
@@ -52,14 +53,9 @@ class Grid:
 
     def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the whole numbers of steps (n, m) that served floats stand for, computed in float64."""
-        values = np.asarray(y, dtype=np.float64)
-        numerator, denominator = (
-            np.array([float(part) for part in parts])
-            for parts in zip(*((step.numerator, step.denominator) for step in self.steps), strict=True)
-        )
-        whole: npt.NDArray[np.int64] = np.rint(values.reshape(-1, len(self.steps)) * denominator / numerator).astype(
-            int
-        )
+        values = np.asarray(y, dtype=np.float64).reshape(-1, len(self.steps))
+        numerator, denominator = np.array([[s.numerator, s.denominator] for s in self.steps], dtype=np.float64).T
+        whole: npt.NDArray[np.int64] = np.rint(values * denominator / numerator).astype(int)
         return whole
 
     def bound_on_sums(self, literal: Literal) -> Fraction:
@@ -71,32 +67,19 @@ class Grid:
         return total / SINGLE
 
 
-def is_multiple(value: Fraction, step: Fraction) -> bool:
-    """Return whether a number is a whole number of steps."""
-    return (value / step).denominator == 1
-
-
 def largest_multiple(step: Fraction) -> Fraction | None:
     """Return up to where float32 tells multiples of a step apart, or None if nowhere."""
-    most: int | None = None
-    for power in range(25):
-        try:
-            require_step(step, 2**power, "")
-        except Rejected:
-            break
-        most = 2**power
-    if most is None:
-        return None
-    low, high = most, 2 * most
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            require_step(step, middle, "")
-        except Rejected:
-            high = middle
-        else:
-            low = middle
-    return Fraction(low) * step
+    most = bisect_left(range(1, SINGLE + 1), True, key=lambda number: not _fits(step, number))
+    return most * step if most else None
+
+
+def _fits(step: Fraction, most: int) -> bool:
+    """Return whether float32 tells all multiples of a step up to `most` apart."""
+    try:
+        require_step(step, most, "")
+    except Rejected:
+        return False
+    return True
 
 
 def always(rule: Rule) -> bool:
@@ -151,7 +134,7 @@ def grid_of(spec: Specification) -> Grid | None:
     _refuse_fractions(spec, equalities, steps, chosen)
     lower, upper = [], []
     for item, step, (low, high) in zip(numbers, steps, bounds, strict=True):
-        first, last = math.ceil(low / step), math.floor(high / step)
+        first, last = ceil(low / step), floor(high / step)
         if first <= last:
             low, high = first * step, last * step
             _require_apart(f"Output '{item.name}'", step, max(abs(low), abs(high)))
@@ -164,19 +147,11 @@ def _input_steps(spec: Specification) -> Iterator[Fraction | None]:
     """Yield the step of each input column, or None for real numbers and for integers that float32 cannot hold."""
     for item, _ in spec.column_slices:
         step: Fraction | None = item.step if item.step is not None else Fraction(1) if item.integer else None
-        for _ in item.columns:
-            if step is None:
-                yield None
-                continue
-            reach = max(abs(math.ceil(item.lower / step)), abs(math.floor(item.upper / step)))
-            try:
-                require_step(step, reach, "")
-            except Rejected:
-                if item.step is not None:
-                    _require_apart(f"Input '{item.name}'", step, max(abs(item.lower), abs(item.upper)))
-                yield None
-            else:
-                yield step
+        if step is not None and not _fits(step, max(abs(ceil(item.lower / step)), abs(floor(item.upper / step)))):
+            if item.step is not None:
+                _require_apart(f"Input '{item.name}'", step, max(abs(item.lower), abs(item.upper)))
+            step = None
+        yield from [step] * len(item.columns)
 
 
 def _require_apart(what: str, step: Fraction, reach: Fraction) -> None:
@@ -220,7 +195,8 @@ def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
     for literal in literals:
         if len(literal.outputs) == 1 and not literal.inputs:
             ((i, g),) = literal.outputs
-            _narrow(ends, i, g, literal.bound / g)
+            pick, stated_ends = (min if g > 0 else max), (ends[i][g > 0], literal.bound / g)
+            ends[i][g > 0] = pick(end for end in stated_ends if end is not None)
     for _ in range(2 * len(ends)):
         found: dict[tuple[int, bool], Fraction] = {}
         for literal in literals:
@@ -233,12 +209,6 @@ def _ranges(spec: Specification, stated: list[Ends]) -> list[Ends]:
         for (i, upper), value in found.items():
             ends[i][upper] = value
     return [(low, high) for low, high in ends]
-
-
-def _narrow(ends: list[list[Fraction | None]], i: int, g: Fraction, value: Fraction) -> None:
-    side, pick = (1, min) if g > 0 else (0, max)
-    old = ends[i][side]
-    ends[i][side] = value if old is None else pick(old, value)
 
 
 def _left(
@@ -302,14 +272,12 @@ def _refuse_fractions(
     for equality in equalities:
         literal = equality.literal
         sizes = [g * steps[i] for i, g in literal.outputs]
-        scale = math.lcm(*(v.denominator for v in sizes))
-        unit = Fraction(math.gcd(*(int(v * scale) for v in sizes)), scale)
-        odd = [literal.bound] if not is_multiple(literal.bound, unit) else []
-        if not odd:
+        scale = lcm(*(v.denominator for v in sizes))
+        unit = Fraction(gcd(*(int(v * scale) for v in sizes)), scale)
+        if (literal.bound / unit).denominator == 1:
             continue
-        shown = number_text(odd[0] * literal.scale, 9)
-        names = [f"'{spec.targets[i]}'" for i, _ in literal.outputs]
-        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        shown = number_text(literal.bound * literal.scale, 9)
+        listed = quoted([spec.targets[i] for i, _ in literal.outputs], len(literal.outputs))
         if any(chosen[i] for i, _ in literal.outputs):
             raise RuleError(
                 f"Rule '{spec.rules[equality.rule].name}': no power-of-two grid holds {shown}. Give "

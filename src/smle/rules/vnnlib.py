@@ -163,10 +163,9 @@ def _forbidden(assertions: Iterable[Node], names: Vocabulary) -> dict[tuple[Lite
     clauses: dict[frozenset[Literal], tuple[Literals, list[Literals]]] = {}
     for region in regions:
         for way in ways:
-            tight = tightest((*region, *(literal for literal in way if not literal.outputs)), names)
-            if plainly_empty(tight):
+            rows = tuple(tightest((*region, *(literal for literal in way if not literal.outputs)), names))
+            if plainly_empty(rows):
                 continue
-            rows = tuple(Literal((), row.coefficients, row.bound, row.strict) for row in tight)
             forbidden = tuple(dict.fromkeys(literal.negated for literal in way if literal.outputs))
             if not forbidden:
                 raise RuleError("The assertions can be met whatever the outputs are, so no output could avoid them.")

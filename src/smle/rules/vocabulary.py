@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -10,15 +10,15 @@ from functools import cached_property
 from smle.errors import RuleError
 from smle.rules.dates import date_text
 from smle.rules.expressions import Day, Lookup, Name, Negative, Node, Num, Truth, quote, quote_name, to_text
-from smle.rules.formula import Literal
+from smle.rules.formula import Clause, Literal
 from smle.rules.instead import did_you_mean
-from smle.rules.lookups import place_of
+from smle.rules.lookups import Entry, entry_text, lookups_in, place_of
 from smle.rules.shown import number_text
-from smle.rules.specification import Categorical, Choice, Label, NumericInput, Specification
+from smle.rules.specification import Categorical, Choice, Label, NumericInput, Rule, Specification
 from smle_check.floats import FORMATS, nearest
 from smle_check.names import looks, visible
 
-__all__ = ["Vocabulary", "written"]
+__all__ = ["Vocabulary", "entries_of", "written"]
 
 
 def written(node: Node) -> str | None:
@@ -249,3 +249,38 @@ def _same_number(category: str, text: str) -> bool:
         return len(category) < 40 and Fraction(category) == Fraction(text)
     except (ValueError, ZeroDivisionError):
         return False
+
+
+def entries_of(spec: Specification) -> tuple[list[list[Entry]], ...]:
+    """Return the tables that each clause of each rule looks numbers up in; most clauses have none.
+
+    A clause that reads a multiple of one table names that table; otherwise it names all tables it may read.
+    """
+    names = Vocabulary(spec)
+    found = ((rule, [*_looked_up(rule, names)]) for rule in spec.rules)
+    return tuple([_entries(clause, own) for clause in rule.requirement.clauses] for rule, own in found)
+
+
+def _looked_up(rule: Rule, names: Vocabulary) -> Iterator[tuple[Entry, Mapping[int, Fraction]]]:
+    """Yield the tables that a rule looks up by an input, each with its numbers by column."""
+    for lookup in lookups_in(*rule.trees):
+        for i, name in enumerate(names.tables[lookup.table].keys):
+            group = names.inputs[name]
+            if lookup.keys[i] == Name(name) and isinstance(group, Categorical):
+                columns, keys = names.members(group), [written(key) or "" for key in lookup.keys]
+                each = ((*keys[:i], category, *keys[i + 1 :]) for category in group.categories)
+                texts = tuple(entry_text(lookup.table, own) for own in each)
+                yield Entry(slice(columns.start, columns.stop), texts), names.looked_up(lookup)[0]
+
+
+def _entries(clause: Clause, found: Sequence[tuple[Entry, Mapping[int, Fraction]]]) -> list[Entry]:
+    own: list[Entry] = []
+    for literal in clause.literals:
+        near: list[tuple[Entry, bool]] = []
+        for entry, values in found:
+            read = {k: v for k, v in literal.inputs if entry.columns.start <= k < entry.columns.stop}
+            multiple = read.keys() == values.keys() and len({read[k] / v for k, v in values.items()}) == 1
+            near += [(entry, multiple)] if read else []
+        same = [entry for entry, multiple in near if multiple]
+        own += [entry for entry in same or [entry for entry, _ in near] if entry not in own]
+    return own

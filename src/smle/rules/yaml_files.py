@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from smle.rules.about import ABOUT, about_of
 from smle.rules.build import build, check_keys
 from smle.rules.dates import date_text
 from smle.rules.exclusions import NeverTogether, is_summary, pairs_from_file, ranges_text
-from smle.rules.expressions import decimal_text
+from smle.rules.expressions import exact_text
 from smle.rules.lines import located
 from smle.rules.lookups import TableFile, table_lines
 from smle.rules.parser import Functions
@@ -255,11 +254,6 @@ def _value(event: Any, events: Iterator[Any], depth: int) -> Any:
     return mapping
 
 
-def _number_text(value: Fraction) -> str:
-    """Write a rational exactly: as a decimal if it has one, else as numerator / denominator."""
-    return decimal_text(value) or f"{value.numerator} / {value.denominator}"
-
-
 def write_yaml(specification: Specification) -> str:
     """Print a rules file that reads back as an equal specification, with outputs as numbers, labels, choices."""
     order = [(Number, Label, Choice).index(type(item)) for item in specification.outputs]
@@ -285,7 +279,7 @@ def write_yaml(specification: Specification) -> str:
         lines += [f"  {_scalar(item.name)}: {_stated_choice(item)}" for item in choices]
     if specification.constants:
         lines.append("constants:")
-        lines += [f"  {_scalar(name)}: {_number_text(value)}" for name, value in specification.constants]
+        lines += [f"  {_scalar(name)}: {exact_text(value)}" for name, value in specification.constants]
     if specification.tables:
         categories = {item.name: item.categories for item in specification.inputs if isinstance(item, Categorical)}
         lines.append("tables:")
@@ -315,26 +309,27 @@ def _stated_pairs(rule: Rule, specification: Specification) -> list[str]:
 
 def _stated_input(item: NumericInput | Categorical) -> str:
     if isinstance(item, Categorical):
-        missing = "" if item.missing is None else f", missing: {_scalar(item.missing, flow=True)}"
-        return f"{{categories: {_flow(item.categories)}{missing}}}"
-    if item.dates:
-        ends = f"[{date_text(item.lower)}, {date_text(item.upper)}]"
-        return ends if item.missing is None else f"{{range: {ends}, missing: {date_text(item.missing)}}}"
-    ends = f"[{_number_text(item.lower)}, {_number_text(item.upper)}]"
-    if not item.integer and item.missing is None and item.step is None:
-        return ends
-    integer = ", integer: true" if item.integer else "" if item.step is None else f", step: {_number_text(item.step)}"
-    missing = "" if item.missing is None else f", missing: {_number_text(item.missing)}"
-    return f"{{range: {ends}{integer}{missing}}}"
+        missing = {} if item.missing is None else {"missing": _scalar(item.missing, flow=True)}
+        return _braces({"categories": _flow(item.categories)} | missing)
+    exact = date_text if item.dates else exact_text
+    parts = {"range": f"[{exact(item.lower)}, {exact(item.upper)}]"}
+    if item.integer and not item.dates:
+        parts["integer"] = "true"
+    parts |= {key: exact(value) for key in ("step", "missing") if (value := getattr(item, key)) is not None}
+    return _braces(parts) if len(parts) > 1 else parts["range"]
 
 
 def _stated_output(item: Number) -> str:
-    parts = []
+    parts = {}
     if item.step is not None:
-        parts.append("integer: true" if item.step == 1 else f"step: {_number_text(item.step)}")
+        parts = {"integer": "true"} if item.step == 1 else {"step": exact_text(item.step)}
     if item.lower is not None and item.upper is not None:
-        parts.append(f"range: [{_number_text(item.lower)}, {_number_text(item.upper)}]")
-    return f"{{{', '.join(parts)}}}"
+        parts["range"] = f"[{exact_text(item.lower)}, {exact_text(item.upper)}]"
+    return _braces(parts)
+
+
+def _braces(parts: Mapping[str, str]) -> str:
+    return f"{{{', '.join(f'{key}: {text}' for key, text in parts.items())}}}"
 
 
 def _stated_choice(item: Choice) -> str:

@@ -129,9 +129,5 @@ class QuadraticProgram:
         """(rows, columns)."""
         return len(self.row_lower), len(self.lower)
 
-    def value(self, x: Array) -> float:
-        """Return 1/2 x' P x + q . x."""
-        return float(0.5 * (x @ (self.P @ x)) + self.q @ x)
-
 
 Problem = LinearProgram | MixedIntegerProgram | QuadraticProgram

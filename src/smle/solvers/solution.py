@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from smle.solvers.problems import LinearProgram, QuadraticProgram
+from smle.solvers.problems import LinearProgram
 
 __all__ = ["Solution", "Status"]
 
@@ -60,16 +60,6 @@ class Solution:
 
     def __bool__(self) -> bool:
         raise TypeError("A solution has no truth value; compare its status, for example with Status.OPTIMAL.")
-
-
-def infeasibility(problem: LinearProgram | QuadraticProgram, x: Array) -> float:
-    """Return the largest violation of a row or a bound at x, in the problem's own units."""
-    rows = problem.A @ x
-    parts = (
-        np.maximum(problem.row_lower - rows, rows - problem.row_upper),
-        np.maximum(problem.lower - x, x - problem.upper),
-    )
-    return max(0.0, *(float(part.max(initial=0.0)) for part in parts))
 
 
 def farkas_gap(problem: LinearProgram, ray: Array) -> float:

@@ -7,17 +7,11 @@ import pytest
 
 from smle.heads.box.algorithms.counterexample import exclusion_counterexample, linear_counterexample
 from smle.heads.box.proof.frozen_heads import Bounds, Head
-from smle.heads.box.proof.worst_case import WidenedBox
+from smle.heads.box.proof.worst_case import HeadNumbers
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import Solution, Status
-from support.formulations import (
-    ReachModel,
-    exclusion_counterexample_milp,
-    linear_counterexample_milp,
-    plain_envelope,
-    plain_numbers,
-)
+from support.formulations import ReachModel, exclusion_counterexample_milp, linear_counterexample_milp, plain_envelope
 
 DOMAIN = Domain(np.zeros(1), np.ones(1), np.ones(1))
 BOX = Bounds([0.0], [1.0])
@@ -35,7 +29,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
     head = Head([[1.0], [-1.0]], [0.0, 1.0])
     both = rows(([1.0, 0.0], 0.5), ([0.0, 1.0], 0.7))
     search = linear_counterexample(
-        both, plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN))
+        both, HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN))
     )
     assert search.found is not None
     assert search.found.strength == pytest.approx(0.5)
@@ -45,7 +39,7 @@ def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
 
 def test_touching_is_no_counterexample() -> None:
     head = Head([[1.0]], [0.0])
-    arguments = (plain_numbers(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
+    arguments = (HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
     assert linear_counterexample(rows(([1.0], 1.0)), *arguments).none_exists
     found = linear_counterexample(rows(([1.0], 1.0 - 1e-3)), *arguments).found
     assert found is not None
@@ -56,7 +50,7 @@ def test_an_exclusion_is_broken_where_both_are_positive() -> None:
     """y = (z - 0.3, 0.9 - z): min is largest, 0.3, at z = 0.6."""
     head = Head([[1.0], [-1.0]], [-0.3, 0.9])
     whole = Region.whole(DOMAIN)
-    fast = exclusion_counterexample(PAIR, plain_numbers(head), plain_envelope(BOX, DOMAIN), whole).found
+    fast = exclusion_counterexample(PAIR, HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), whole).found
     slow = exclusion_counterexample_milp(PAIR, BOX, head, whole).found
     for found in (fast, slow):
         assert found is not None
@@ -68,24 +62,8 @@ def test_an_exclusion_is_broken_where_both_are_positive() -> None:
 def test_a_logit_of_zero_counts_as_predicted() -> None:
     head = Head([[1.0], [0.0]], [-1.0, 0.0])
     whole = Region.whole(DOMAIN)
-    assert exclusion_counterexample(PAIR, plain_numbers(head), plain_envelope(BOX, DOMAIN), whole).found is not None
+    assert exclusion_counterexample(PAIR, HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), whole).found is not None
     assert exclusion_counterexample_milp(PAIR, BOX, head, whole).found is not None
-
-
-def test_crossing_bounds_give_the_lower_one_as_deployed() -> None:
-    """l = 1, u = x: for x < 1 the clip gives l, so y = -z = -1 always."""
-    bounds = Bounds([1.0], [0.0], [[0.0]], [[1.0]])
-    head = Head([[-1.0]], [0.0])
-    below = rows(([1.0], -0.5))  # -z <= -0.5 would be broken where u = x < 0.5
-    whole = Region.whole(DOMAIN)
-    assert linear_counterexample_milp(below, bounds, head, whole).none_exists
-    envelope = WidenedBox.of(bounds, DOMAIN)
-    assert linear_counterexample(below, plain_numbers(head), envelope, RegionMaximum(whole)).none_exists
-    beyond = rows(([1.0], -1.5))
-    search = linear_counterexample(beyond, plain_numbers(head), envelope, RegionMaximum(whole))
-    assert search.found is not None
-    assert search.found.strength == pytest.approx(0.5, abs=1e-6)
-    assert search.found.z == pytest.approx([1.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.OPTIMAL], ids=lambda s: s.name)
@@ -95,22 +73,3 @@ def test_a_failing_milp_is_no_answer(status: Status, monkeypatch: pytest.MonkeyP
     search = linear_counterexample_milp(rows(([1.0, 0.0], 0.5)), BOX, head, Region.whole(DOMAIN))
     assert search.found is None
     assert not search.none_exists
-
-
-@pytest.mark.parametrize("crossing", [False, True])
-def test_binaries_for_every_unit_change_nothing(crossing: bool) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        lower = rng.normal(size=3)
-        slope = rng.normal(size=(3, 1))
-        upper = lower + (0.2 if crossing else 3.0)
-        bounds = Bounds(lower, upper, slope, slope + rng.uniform(-1, 1, size=(3, 1)))
-        head = Head(rng.normal(size=(2, 3)), rng.normal(size=2))
-        some = rows(([1.0, 0.0], 0.5), ([0.5, -1.0], 0.7))
-        first, second = (
-            linear_counterexample_milp(some, bounds, head, Region.whole(DOMAIN), as_printed=printed).found
-            for printed in (False, True)
-        )
-        assert (first is None) == (second is None)
-        if first is not None and second is not None:
-            assert first.strength == pytest.approx(second.strength, abs=1e-5)

@@ -142,6 +142,8 @@ def test_rules_hold_at_hard_points_for_any_embedding(name: str, bounds: str) -> 
     head, judge, rng = safe_network(spec, bounds=bounds).deployed, Judge(spec), np.random.default_rng(2)
     for points in hard_points(spec, np.random.default_rng(1), 2000):
         z = 100 * rng.standard_normal((len(points), 8), dtype=np.float32)
+        special = rng.choice(np.float32([np.nan, np.inf, -np.inf, 1e38, -1e38]), z.shape)
+        z = np.where(rng.random(z.shape) < 0.2, special, z)
         rows = range(0, len(points), 20)
         single = [head(points[i : i + 1], z[i : i + 1]) for i in rows]
         assert judge.violations(points, head(points, z)) == []
@@ -179,9 +181,16 @@ def test_lowered_precision_and_autocast_do_not_reach_the_head(lower: object) -> 
         torch.backends.cuda.matmul.fp32_precision = old_cuda
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
-def test_copies_deploy_the_same(copied: object) -> None:
-    network = make_network(BRAKING).eval()
+def reloaded(network: BoxNetwork) -> BoxNetwork:
+    other = make_network(BRAKING, bounds="network" if network.box.widths else "fixed", seed=9)
+    other.load_state_dict(network.state_dict())
+    return other.eval()
+
+
+@pytest.mark.parametrize("bounds", ["fixed", "network"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network)), reloaded])
+def test_copies_deploy_the_same(copied: object, bounds: str) -> None:
+    network = make_network(BRAKING, bounds=bounds).eval()
     features, _ = make_rows(BRAKING, 32)
     other = copied(network)  # type: ignore[operator]
     assert torch.equal(other(features), network(features))

@@ -138,7 +138,7 @@ def test_refit_is_clipped_least_squares_in_one_dimension() -> None:
     over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[0.0]], [0.0]),))
     z = np.linspace(0, 1, 101)[:, None]
     data = Samples(z, np.zeros((101, 1)), np.zeros(101, dtype=np.intp), 2 * z)
-    found, _ = refit(over, spec, WHOLE, samples=data)
+    found = refit(over, spec, WHOLE, samples=data)
     head = found.heads[0]
     assert head is not None
     assert verify(found, spec, WHOLE).hold

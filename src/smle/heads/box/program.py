@@ -12,7 +12,6 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
 from smle.heads.box.quick_box import QuickBox
 from smle.heads.box.slopes import ClippedUnits
 from smle.heads.contract import AsksOnce
@@ -20,11 +19,10 @@ from smle.heads.slopes import Slopes
 from smle.programs.operations import TABLE
 from smle_check.program import Op, Step, box, gate_of, needed, prepared, run
 
-__all__ = ["Box", "frozen_heads_of"]
+__all__ = ["Box"]
 
 Array = npt.NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_ZERO = np.float32(0)
 
 
 class Box(AsksOnce):
@@ -132,13 +130,3 @@ def _format(features: Array) -> str:
     if features.dtype not in (_FLOAT32, _FLOAT64) or not features.dtype.isnative:
         raise TypeError(f"Expected inputs in float32 or float64. Got {features.dtype}.")
     return features.dtype.name
-
-
-def frozen_heads_of(tensors: Mapping[str, Array]) -> FrozenHeads:
-    """Read bounds and heads from stored arrays."""
-    box = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
-    bounds = NetworkBounds.of_stored(box) if "hidden.0.weight" in box else Bounds(**box)
-    names = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
-    own = {field: tensors[f"heads.{name}"] for name, field in names.items() if f"heads.{name}" in tensors}
-    heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]
-    return FrozenHeads(bounds, (*heads, None) if "free.weight" in tensors else tuple(heads))

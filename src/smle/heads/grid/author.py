@@ -19,7 +19,7 @@ from smle.heads.grid.reduction import NotSolved, reduce
 from smle.heads.grid.safe import SafeSearch, feasible, find_safe
 from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
-from smle.rules.phrases import point_text, quoted
+from smle.rules.shown import point_text, quoted
 from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import GridLeaf, check_tensors, comparison_of, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors

@@ -25,7 +25,7 @@ from smle.regions.consistency import room_at
 from smle.regions.guard import domain_box, guard_rows
 from smle.regions.simplex import ExactOptimal
 from smle.rules import Specification, label_columns, number_text
-from smle.rules.phrases import point_text, quoted
+from smle.rules.shown import point_text, quoted
 from smle_check.floats import BINARY32, BINARY64, FORMATS, TINY, U, above, nearest, round_down, round_up
 from smle_check.guard import guard_tensors
 from smle_check.heads.candidates import Checked, check_tensors, checked_of, gated_regions

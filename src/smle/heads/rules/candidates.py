@@ -23,7 +23,8 @@ from smle.heads.rules.checks import BlockCheck, Check, CheckedColumns, CheckedRo
 from smle.heads.rules.clip_list import MANY_LIMITS, ClipList
 from smle.heads.slopes import Limits, SlopePart, Slopes, changed_bits
 from smle.nearest import BlockPoints, Clauses, Proposals
-from smle.nearest.alternatives import Block, NearestPoints
+from smle.nearest.alternatives import NearestPoints
+from smle.nearest.blocks import Block
 from smle.nearest.slopes import Faces
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of
@@ -140,7 +141,7 @@ class Candidates(ClipList):
         if self._proposals is None:
             clauses, aims = self._deployed()
             stored = self._tensors
-            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"], clips=True)
+            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"])
             if self._check.clauses and len(self._proposals.parts) > _FEW_BLOCKS:
                 part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
                 self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)

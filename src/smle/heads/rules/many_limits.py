@@ -2,14 +2,13 @@
 
 The range of every input is cut into equal parts. A table lists the limits that may be active in a part, by the input
 that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants.
-Parts only must not miss anything: a limit is listed in one more part on either side than its constants fall into, and
-the effect of order or flushing of operations is far smaller than a part.
+Nothing is missed: the part of an input is computed by operations that never fall as it rises, and so are the parts of
+a limit's ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +25,6 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = float(WIDE)
 _PARTS, _FINE = (4096, 1024), 64  # parts of the range of an input, for few inputs and for more
 _BLOCK = 1024  # rows answered at once, to stay in the processor's cache
-_TOGETHER = 128  # rows that operations see as one long row, which is faster
-_LARGE = 1 << 20  # positions of a table that float32 separates well: its numbers are a sixteenth of one apart
-_NEAR = 0.125  # of a part: more than half a distance each in the offset and in the sum, and the rounding of the product
 
 
 class _Range(NamedTuple):
@@ -72,7 +68,6 @@ class LimitPairs:
         self.lowering = [op.kind == "lower_to" for op in stages]
         self.read_limits(stages)
         self.read_gate(gate.fixed, tensors["gate.constants_F"])
-        self.repeated = [np.tile(v, _TOGETHER) for v in (self.lower, self.upper, self.scale, self.offset)]
         self.strict = any(own.strict for own in gate.fixed.comparisons)
 
     def read_limits(self, stages: list[Op]) -> None:
@@ -88,10 +83,8 @@ class LimitPairs:
             if op.args[4] is not None:
                 own = sign * self.tensors[op.args[4]].astype(_FLOAT64)[:, self.columns]
             slopes.append(own)
-        # After the last one, a limit that changes nothing, for those that turn out to be inactive.
-        self.bits, self.stage, self.outputs = bits, np.array([*stage, 0]), np.array([*outputs, 0])
-        self.values = np.concatenate([*values, [-np.inf]])
-        self.slopes = np.concatenate([*slopes, np.zeros((1, len(self.columns)))])
+        self.bits, self.stage, self.outputs = bits, np.array(stage), np.array(outputs)
+        self.values, self.slopes = np.concatenate(values), np.concatenate(slopes)
         # Terms of a limit side by side, padded to the longest with 0 times the first column.
         width = int((self.slopes != 0).sum(axis=1).max(initial=0))
         order = np.argsort(self.slopes == 0, axis=1, kind="stable")[:, :width]
@@ -113,7 +106,7 @@ class LimitPairs:
         self.dense = [j for j, bit in enumerate(self.bits) if boxes[bit] == {}]
         self.dense_rows = [oblique[self.bits[j]] for j in self.dense]
         sparse = {j: box for j, bit in enumerate(self.bits) if (box := boxes[bit])}
-        self.tabulate(sparse, [bool(oblique[bit]) for bit in self.bits])
+        self.tabulate(sparse)
         self.asked = []
         total = len(self.bits)
         everywhere = (0, _Range(self.lower[0], self.upper[0]))
@@ -124,13 +117,13 @@ class LimitPairs:
         if self.asked:  # inputs are then found from the position of a limit's first one
             first = self.asked[0][0]
             self.asked = [(columns - first, *ends) for columns, *ends in self.asked]
-            self.terms = [(columns - np.append(first, 0), factors) for columns, factors in self.terms]
+            self.terms = [(columns - first, factors) for columns, factors in self.terms]
         self.oblique = []
         for slot in range(max((len(oblique[self.bits[j]]) for j in sparse), default=0)):
             last = [(oblique[bit][slot : slot + 1] or [len(self.thresholds)])[0] for bit in self.bits]
             self.oblique.append(np.array(last, dtype=np.intp))  # the row after the last one always holds
 
-    def tabulate(self, sparse: dict[int, dict[int, _Range]], oblique: list[bool]) -> None:
+    def tabulate(self, sparse: dict[int, dict[int, _Range]]) -> None:
         """List the limits that may be active in each part of each input."""
         kind = self.lower.dtype.type
         with np.errstate(over="ignore"):
@@ -139,40 +132,22 @@ class LimitPairs:
         fine = (width >= 2.0**-100) & (width <= 2.0**100)  # others have one part
         self.origin = np.where(fine, self.lower, kind(0))
         self.scale = np.where(fine, kind(parts_of) / np.where(fine, width, kind(1)), kind(0))
-        bases = np.arange(len(width)) * (parts_of + 2)
-        # Half a part more, so that rounding never leads to the part before an input's first. If numbers are too large
-        # for that in the format, they are subtracted first.
-        self.offset = (bases + 0.5 - self.origin.astype(_FLOAT64) * self.scale).astype(kind)
-        self.bases = bases if np.abs(self.origin * self.scale).max() > parts_of or bases.max() > _LARGE else None
+        self.bases = np.arange(len(width)) * (parts_of + 2)
         lists: list[list[int]] = [[] for _ in range(len(width) * (parts_of + 2))]
-        unsure = np.zeros(len(lists), dtype=bool)  # parts near an end of a listed limit
         for j, box in sparse.items():
-            ends = {k: [self.position(k, end) for end in own[:2]] for k, own in box.items()}
+            ends = {k: [self.part(np.array(end, dtype=kind), k) for end in own[:2]] for k, own in box.items()}
             k = min(box, key=lambda k: ends[k][1] - ends[k][0] if fine[k] else parts_of)
             sparse[j] = {k: box[k]} | box  # that input first
-            low, high = ends[k]
-            parts = range(max(int(low - _NEAR), bases[k]), min(int(high + _NEAR), bases[k] + parts_of + 1) + 1)
-            for part in parts:
+            for part in range(ends[k][0], ends[k][1] + 1):
                 lists[part].append(j)
-                inner = int(low + _NEAR) < part < int(high - _NEAR)
-                unsure[part] |= not inner or len(box) > 1 or oblique[j]
-        longest = max(map(len, lists))
-        # The first limit of each list, the second, ..., counted from 1; 0 if there is none. Negative: a part not inside
-        # the one listed limit, so that inputs must be compared with what limits ask for.
-        small = np.min_scalar_type(-len(self.bits) - 1)
-        self.listed = [
-            np.array([own[i] + 1 if i < len(own) else 0 for own in lists], dtype=small) for i in range(longest)
-        ]
-        if self.listed:
-            more = np.array([len(own) > 1 for own in lists])
-            self.listed[0] *= np.where(more | unsure, -1, 1).astype(small)
-        self.share = (sum(map(len, lists)) / parts_of + len(self.dense)) / max(1, len(self.bits))
+        self.counts = np.array([*map(len, lists)])
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.listed = np.array([j for own in lists for j in own], dtype=np.intp)
+        self.share = (len(self.listed) / parts_of + len(self.dense)) / max(1, len(self.bits))
 
-    def position(self, k: int, value: Any) -> float:
-        """Return where a value of input k lies in the table of parts, up to `_NEAR` as `block` computes it."""
-        if self.bases is None:
-            return float(value) * float(self.scale[k]) + float(self.offset[k])
-        return (float(value) - float(self.origin[k])) * float(self.scale[k]) + float(self.bases[k])
+    def part(self, x: Array, k: Any = slice(None)) -> Any:
+        """Return the parts in which values of inputs lie."""
+        return ((x - self.origin[k]) * self.scale[k]).astype(np.intp) + self.bases[k]
 
     def __call__(self, features: Array, answer: Array) -> Array:
         """Return the answers (batch, m), moved within the limits."""
@@ -184,33 +159,18 @@ class LimitPairs:
     def block(self, features: Array, answer: Array) -> Array:
         """Return the answers to at most `_BLOCK` rows."""
         batch, outputs = answer.shape
-        width = len(self.columns) * gcd(batch, _TOGETHER)
-        lower, upper, scale, offset = (own[:width] for own in self.repeated)
         read = features if self.all_columns else features.take(self.columns, 1)
-        x = np.fmax(read.reshape(-1, width), lower)
-        x = np.fmin(x, upper, out=x).reshape(read.shape)
+        x = np.fmin(np.fmax(read, self.lower), self.upper)
         wide = x.astype(_FLOAT64) if self.coefficients is not None or self.dense else x
         holds = self.holds(wide, batch)
         most = np.full((len(self.lowering), batch, outputs), -np.inf)
-        if self.listed:
-            if self.bases is None:
-                parts = x.reshape(-1, width) * scale
-                parts += offset
-                entries = parts.astype(np.int32)
-            else:
-                entries = ((x - self.origin) * self.scale).astype(np.intp)
-                entries += self.bases
-            row, limit, place = self.active(x, entries, holds)
+        if len(self.listed):
+            row, limit, place = self.active(x, holds)
             values, flat = self.values.take(limit), x.ravel()
             for shift, factors in self.terms:
-                read = shift.take(limit)
-                read += place
-                term = flat.take(read).astype(_FLOAT64)
-                term *= factors.take(limit)
-                values += term
-            row *= outputs
-            row += (self.stage * (batch * outputs) + self.outputs).take(limit)
-            np.maximum.at(most.ravel(), row, values)
+                values += flat.take(shift.take(limit) + place).astype(_FLOAT64) * factors.take(limit)
+            row += self.stage.take(limit) * batch
+            np.maximum.at(most.ravel(), row * outputs + self.outputs.take(limit), values)
         for j, rows in zip(self.dense, self.dense_rows, strict=True):
             values = wide.dot(self.slopes[j]) + self.values[j]
             for oblique in rows:
@@ -233,48 +193,22 @@ class LimitPairs:
             return np.ones((1, batch), dtype=bool)
         return np.concatenate([self.coefficients.dot(wide.T) <= self.thresholds, np.ones((1, batch), dtype=bool)])
 
-    def active(self, x: Array, entries: Array, holds: Array) -> tuple[Array, Array, Array]:
-        """Return the pairs of a row and a limit that is active there, and the position of the limit's first input in x.
-
-        A few inactive ones refer to the last limit, which changes nothing.
-        """
-        codes, flat = self.listed[0].take(entries).ravel(), x.ravel()
-        place = np.flatnonzero(codes != 0)
-        code = codes.take(place)
-        unsure = np.flatnonzero(code < 0)
-        places, limits = [place.take(unsure)], [np.negative(code.take(unsure))]
-        entry = entries.ravel().take(places[0])
-        for listed in self.listed[1:]:
-            more = listed.take(entry)
-            longer = np.flatnonzero(more != 0)
-            if not len(longer):
-                break
-            entry = entry.take(longer)
-            places.append(places[-1].take(longer))
-            limits.append(more.take(longer))
-        asked_place, asked_limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
-        asked_limit -= 1
-        marked = 2 * len(unsure) <= len(place)  # mark them in place if they are few
-        if not marked:
-            sure = np.flatnonzero(code > 0)
-            place, code = place.take(sure), code.take(sure)
-        limit = np.abs(code).astype(np.intp)
-        limit -= 1
-        active = np.arange(len(asked_limit) if marked else 0)
+    def active(self, x: Array, holds: Array) -> tuple[Array, Array, Array]:
+        """Return pairs of a row and a limit that is active there, and where the limit's first input is in x."""
+        parts, flat = self.part(x).ravel(), x.ravel()
+        counts = self.counts.take(parts)
+        some = np.flatnonzero(counts)
+        counts = counts.take(some)
+        place = np.repeat(some, counts)
+        before = np.repeat(self.starts.take(parts.take(some)) - (np.cumsum(counts) - counts), counts)
+        limit = self.listed.take(before + np.arange(len(place)))
         for i, (shift, *_) in enumerate(self.asked):
-            value = flat.take(shift.take(asked_limit) + asked_place if i else asked_place)
-            chosen = np.flatnonzero(self.inside(i, asked_limit, value))
-            asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
-            active = active.take(chosen) if marked else active
+            value = flat.take(shift.take(limit) + place if i else place)
+            chosen = np.flatnonzero(self.inside(i, limit, value))
+            limit, place = limit.take(chosen), place.take(chosen)
         for rows in self.oblique:
-            chosen = np.flatnonzero(holds.ravel().take(rows.take(asked_limit) * len(x) + asked_place // x.shape[1]))
-            asked_limit, asked_place = asked_limit.take(chosen), asked_place.take(chosen)
-            active = active.take(chosen) if marked else active
-        first = int(active.searchsorted(len(unsure)))
-        if marked:
-            limit[unsure] = len(self.bits)
-            limit[unsure.take(active[:first])] = asked_limit[:first]
-        place, limit = np.concatenate([place, asked_place[first:]]), np.concatenate([limit, asked_limit[first:]])
+            chosen = np.flatnonzero(holds.ravel().take(rows.take(limit) * len(x) + place // x.shape[1]))
+            limit, place = limit.take(chosen), place.take(chosen)
         return place // x.shape[1], limit, place
 
     def inside(self, i: int, limit: Array, value: Array) -> Array:

@@ -10,7 +10,8 @@ import numpy as np
 
 from smle.certificates.document import Certificate
 from smle.heads.rules.candidates import Candidates
-from smle.nearest.alternatives import KEPT, Block
+from smle.nearest.alternatives import KEPT
+from smle.nearest.blocks import Block
 from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.labels import label_points

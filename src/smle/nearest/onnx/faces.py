@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import Block
+from smle.nearest.blocks import Block
 from smle.nearest.onnx.gates import Gates
+from smle.nearest.polyhedra import independent_sets
 from smle.solvers import LinearProgram, Status, solve
 
 __all__ = ["Piece", "pieces_of"]
@@ -17,7 +18,6 @@ __all__ = ["Piece", "pieces_of"]
 Array = npt.NDArray[Any]
 _SETS, _NUMBERS = 500, 300_000  # limits on what is prepared: sets of all pieces, numbers in their tables
 _FEW = 16  # up to this many sets are all tried, without asking which can be tight
-_DEPENDENT = 1e-9  # tolerance for dependent rows
 _NEAR = 1e-6  # tolerance for tight rows
 
 
@@ -34,7 +34,7 @@ def pieces_of(block: Block, gates: Gates) -> list[Piece] | None:
     needed = gates.of_rows(block)
     if None in needed or J > 64:
         return None
-    chosen = {tuple(sorted(set(rows))) for rows in product(*(block.members(c) for c in range(len(block.parts))))}
+    chosen = {tuple(sorted(set(rows))) for rows in product(*block.clauses)}
     pieces, total = [], 0
     for rows in sorted(chosen):
         piece = _piece(block, gates, list(rows), needed)
@@ -49,29 +49,18 @@ def pieces_of(block: Block, gates: Gates) -> list[Piece] | None:
 
 def _piece(block: Block, gates: Gates, rows: list[int], needed: list[tuple[int, ...] | None]) -> Piece | None:
     """Find the sets of independent rows that a point can have tight while it keeps the rows imposed with them."""
-    N, k = block.N, block.N.shape[1]
-    gram = N @ N.T
-    small = 2 ** len(rows) <= _FEW
-    sets: list[tuple[int, ...]] = [()]
-    for tight in sets:  # the list grows
-        if len(tight) == k:
-            continue
-        for row in rows[rows.index(tight[-1]) + 1 :] if tight else rows:
-            more = (*tight, row)
-            if np.linalg.eigvalsh(gram[np.ix_(more, more)])[0] <= _DEPENDENT:
-                continue
-            if small or _meets(
-                block, gates, [r for r in rows if not needed[r] or needed[r] in [needed[t] for t in more]], more
-            ):
-                sets.append(more)
-                if len(sets) > _SETS:
-                    return None
-    return Piece(rows, sets)
+
+    def meets(tight: tuple[int, ...]) -> bool:
+        kept = [r for r in rows if not needed[r] or needed[r] in [needed[t] for t in tight]]
+        return 2 ** len(rows) <= _FEW or _meets(block, gates, kept, tight)
+
+    sets = [*islice(independent_sets(block.N @ block.N.T, rows, block.N.shape[1], meets), _SETS + 1)]
+    return Piece(rows, sets) if len(sets) <= _SETS else None
 
 
 def _meets(block: Block, gates: Gates, kept: list[int], tight: tuple[int, ...]) -> bool:
     """Return whether an answer at some input has these rows tight, and keeps the others."""
-    bound, slope = block.affine_bounds()
+    bound, slope = block.bound, block.slope
     used = np.flatnonzero(slope.any(axis=0))
     free = np.full(len(block.outputs), np.inf)
     A = np.concatenate([block.N, slope[:, used]], axis=1)[kept]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import Block
+from smle.nearest.blocks import Block
 from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.candidates import ComparedRows
 from smle_check.onnx.graph import FLOAT
@@ -74,9 +74,9 @@ class Gates:
     def of_rows(self, block: Block) -> list[tuple[int, ...] | None]:
         """Return, for each row of a block, the bits that must be set to impose it; None if that is not an AND."""
         found: list[set[tuple[int, ...] | None]] = [set() for _ in block.N]
-        for clause, part in enumerate(block.parts):
+        for clause, part in zip(block.clauses, block.parts, strict=True):
             own = self._members[self.rules[part]]
-            for row in block.members(clause):
+            for row in clause:
                 found[row].add(tuple(own[0]) if len(own) == 1 else None)
         return [next(iter(own)) if len(own) == 1 else None for own in found]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import Block
+from smle.nearest.blocks import Block
 from smle.nearest.onnx.faces import Piece
 from smle.nearest.onnx.stacks import Stack
 from smle.nearest.onnx.writer import Writer

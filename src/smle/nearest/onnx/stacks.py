@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.nearest.alternatives import AT, Block
+from smle.nearest.blocks import AT, Block
 from smle.nearest.onnx.faces import Piece, pieces_of
 from smle.nearest.onnx.gates import Gates
 from smle.nearest.onnx.writer import Writer
@@ -34,7 +34,7 @@ class Stack:
     def __init__(self, w: Writer, blocks: Sequence[Block], gates: Gates, pieces: list[Piece] | None) -> None:
         self._w, self._blocks, self._gates, self.pieces = w, blocks, gates, pieces
         self.block = block = blocks[0]
-        self.clauses = [block.members(c) for c in range(len(block.parts))]
+        self.clauses = block.clauses
         self.tries_all = _tries_all(self.clauses)
         self.outputs = np.stack([own.outputs for own in blocks], axis=1).reshape(-1)
         self.unit = np.stack([own.unit for own in blocks], axis=1).reshape(-1)
@@ -75,8 +75,10 @@ class Stack:
 
     def affine_bounds(self) -> tuple[Array, Array]:
         """Return the bounds of the rows, `bound - slope.x`: bound (J x blocks,), slope (J x blocks, d)."""
-        bounds, slopes = zip(*(block.affine_bounds() for block in self._blocks), strict=True)
-        return np.stack(bounds, axis=1).reshape(-1), np.stack(slopes, axis=1).reshape(-1, slopes[0].shape[1])
+        bounds, slopes = (
+            np.stack(own, axis=1) for own in zip(*((b.bound, b.slope) for b in self._blocks), strict=True)
+        )
+        return bounds.reshape(-1), slopes.reshape(-1, slopes.shape[2])
 
     def spread(self, numbers: Array) -> str:
         """Return numbers (J x blocks,) as (J, blocks x rows), or (J, 1) for a single block."""
@@ -111,7 +113,7 @@ def stacks_of(w: Writer, blocks: Sequence[Block], gates: Gates) -> list[Stack]:
     found: dict[Any, list[Block]] = {}
     sets: dict[Any, list[Piece] | None] = {}
     for block in blocks:
-        clauses = tuple(tuple(block.members(c)) for c in range(len(block.parts)))
+        clauses = tuple(map(tuple, block.clauses))
         own = pieces_of(block, gates) if not block.is_box and _tries_all(clauses) else None
         arrays = [np.round(block.N, 13) + 0.0, block.unpinned]  # without -0
         arrays += [block.weight / block.weight.max()] if block.is_box else [block.unit] if block.pins else []

@@ -23,7 +23,8 @@ function eliminated(matrix, right) {
 const normOf = (row, scale) => Math.sqrt(row.g.reduce((sum, [i, v]) => sum + (v * scale(i)) ** 2, 0));
 
 // The nearest point under rows `g.y <= b`, in outputs divided by their scale: one more row at a time, the most violated
-// one, and rows whose multiplier would turn negative leave (Goldfarb and Idnani). Null where it seems to be empty.
+// one, and rows whose multiplier would turn negative leave (Goldfarb and Idnani). Null where it seems to be empty; rows
+// that contradict others by no more than a rounding are left out.
 function nearestPoint(rows, p, scale) {
   const normals = rows.map((row) => {
     const a = p.map(() => 0), size = normOf(row, scale);
@@ -33,11 +34,12 @@ function nearestPoint(rows, p, scale) {
   const bounds = rows.map((row) => row.b / normOf(row, scale));
   const dot = (a, b) => a.reduce((sum, v, i) => sum + v * b[i], 0);
   let u = p.map((v, i) => v / scale(i)), held = [], weights = [];
+  const left = [];
   for (let step = 0; step < 50 + 10 * rows.length; step++) {
     let worst = -1, most = 1e-15 * (1 + Math.max(...u.map(Math.abs)));
-    normals.forEach((a, j) => { const over = dot(a, u) - bounds[j]; if (over > most && !held.includes(j)) { most = over; worst = j; } });
+    normals.forEach((a, j) => { const over = dot(a, u) - bounds[j]; if (over > most && !held.includes(j) && !left.includes(j)) { most = over; worst = j; } });
     if (worst < 0) return u.map((v, i) => v * scale(i));
-    const a = normals[worst];
+    const a = normals[worst], before = [u, held, weights];
     for (let weight = 0; ; ) {
       const r = eliminated(held.map((h) => held.map((k) => dot(normals[h], normals[k]))), held.map((h) => dot(normals[h], a)));
       const z = a.map((v, i) => v - held.reduce((sum, h, n) => sum + r[n] * normals[h][i], 0)), size = dot(z, z);
@@ -45,7 +47,12 @@ function nearestPoint(rows, p, scale) {
       let leaving = -1, part = Infinity;
       r.forEach((v, n) => { if (v > 1e-14 && weights[n] / v < part) { part = weights[n] / v; leaving = n; } });
       const t = Math.min(full, part);
-      if (!Number.isFinite(t)) return null;
+      if (!Number.isFinite(t)) {
+        if (most > 1e-8 * (1 + Math.max(...u.map(Math.abs)))) return null;
+        [u, held, weights] = before;
+        left.push(worst);
+        break;
+      }
       if (full < Infinity) u = u.map((v, i) => v - t * z[i]);
       weights = weights.map((w, n) => w - t * r[n]);
       weight += t;
@@ -88,13 +95,16 @@ function makeHead(head) {
     return sumOf(form, [...y, ...y.map(Math.abs), ...x]) <= threshold;
   }
 
-  function broken(x, bits, y) {
+  // The clauses and excluded pairs that an answer breaks.
+  function misses(x, bits, y) {
     if (!check) return [];
-    const found = check.clauses.filter(([rule, own]) => isOn(rule, bits) && !own.some((k) => holds(check.literals[k], x, y)));
-    const pairs = check.excluded.flatMap(([rule, list]) => (isOn(rule, bits) ? list.filter(([h, k]) => y[h] >= 0 && y[k] >= 0).map(() => [rule]) : []));
-    return [...new Set([...found, ...pairs].map(([rule]) => rule))];
+    const found = check.clauses.filter(([rule, own]) => isOn(rule, bits) && !own.some((k) => holds(check.literals[k], x, y)))
+      .map(([rule, own]) => ({ rule, outputs: own.flatMap((k) => check.literals[k].y.map(([i]) => i)) }));
+    const pairs = check.excluded.flatMap(([rule, list]) => (isOn(rule, bits) ? list.filter(([h, k]) => y[h] >= 0 && y[k] >= 0).map((outputs) => ({ rule, outputs })) : []));
+    return [...found, ...pairs];
   }
 
+  const broken = (x, bits, y) => [...new Set(misses(x, bits, y).map(({ rule }) => rule))];
   const passes = (x, bits, y) => broken(x, bits, y).length === 0;
 
   // The stored answer of the leaf that the bits choose, behind the clips of these bits.
@@ -112,8 +122,9 @@ function makeHead(head) {
   }
 
   // What is served, bit by bit, where clips and check settle it (`sure`). Where the check refuses, an allowed answer is
-  // looked for here, in this page's own way. It obeys, but the deployed program searches more widely: it may serve a
-  // nearer one, also where nothing is found here ("unknown"; `y` is then the stored safe answer, its last resort).
+  // looked for here, among the rows and clauses that the deployed program searches. It obeys, but the program searches
+  // more widely: it may serve a nearer one, also where nothing is found here ("unknown"; `y` is then the stored safe
+  // answer, its last resort).
   function serve(features, answer) {
     const found = clipped(features, answer), { x, bits, y } = found;
     const rules = where.map((_, rule) => rule).filter((rule) => isOn(rule, bits));
@@ -125,24 +136,9 @@ function makeHead(head) {
     }
     const last = safe(x, bits);
     const given = answer.map((v, i) => (v >= -WIDE && v <= WIDE ? Math.fround(v) : tensors["clips.default"][i]));
-    for (const candidate of proposals(x, bits, given, last)) {
-      const tried = clipped(features, candidate);
-      if (tried.ok) return { ...result, y: tried.y, sure: false, way: usable ? "moved" : "replaced" };
-    }
+    const tried = clipped(features, proposal(features, x, bits, given, last));
+    if (tried.ok) return { ...result, y: tried.y, sure: false, way: usable ? "moved" : "replaced" };
     return { ...result, y: last, sure: false, way: "unknown" };
-  }
-
-  // Clips are monotone: what they make of very small and very large answers are the ends of what they let pass.
-  function limitRows(features, count) {
-    return [-1, 1].flatMap((side) => {
-      const ends = clipped(features, Array(count).fill(side * 2 ** 99)).y;
-      return ends.flatMap((end, i) => (Math.abs(end) < 2 ** 98 ? [{ g: [[i, side]], b: side * end, single: true }] : []));
-    });
-  }
-
-  function alternatives(x, bits) {
-    const row = ({ y, x: inputs, threshold }) => ({ g: y, b: threshold - sumOf(inputs, x, 0), single: y.length === 1 });
-    return check.clauses.filter(([rule]) => isOn(rule, bits)).map(([, own]) => own.map((k) => row(check.literals[k])));
   }
 
   // Of labels that exclude each other the one with the larger score stays on.
@@ -156,19 +152,29 @@ function makeHead(head) {
     return y;
   }
 
-  function* proposals(x, bits, answer, safeAnswer) {
-    const p = separated(bits, answer), off = p.flatMap((v, i) => (v === answer[i] ? [] : [{ g: [[i, 1]], b: -TINY, single: true }]));
-    yield p;
-    const limits = [...limitRows(x, p.length), ...(off.length <= 8 ? off : [])], clauses = alternatives(x, bits);
-    const choices = choicesOf(clauses, (row) => (sumOf(row.g, p) - row.b) / norm(row));
-    const found = choices.map((rows) => nearest([...limits, ...rows], p)).filter(Boolean);
+  // Answers near p in the outputs of a block: its rows and clauses are those that the deployed program searches. Rows of
+  // labels that were turned off keep them off.
+  function nearestOf({ rows, clauses }, x, bits, p, off, safeAnswer) {
+    const bounded = rows.map(({ y, x: inputs, bound }) => ({ g: y, b: bound - sumOf(inputs, x, 0), fixed: y.length === 1 && !inputs.length }));
+    const open = clauses.filter(([rule]) => isOn(rule, bits)).map(([, own]) => own.map((k) => bounded[k]));
+    const choices = choicesOf(open, (row) => (sumOf(row.g, p) - row.b) / norm(row));
+    const found = choices.map((chosen) => nearest([...off, ...chosen], p)).filter(Boolean);
     found.sort((a, b) => distance(a.y, p) - distance(b.y, p));
-    for (const { y, inner } of found) {
-      yield y;
-      if (inner) yield inner;
-      for (const step of [2 ** -18, 2 ** -12, 2 ** -7]) yield y.map((v, i) => v + step * (safeAnswer[i] - v));
-    }
-    for (const { y } of found) for (const step of [1 / 16, 1 / 4, 1 / 2]) yield y.map((v, i) => v + step * (safeAnswer[i] - v));
+    const toward = (y, steps) => steps.map((step) => y.map((v, i) => v + step * (safeAnswer[i] - v)));
+    const near = found.flatMap(({ y, inner }) => [y, inner || y, ...toward(y, [2 ** -18, 2 ** -12, 2 ** -7])]);
+    return [...near, ...found.flatMap(({ y }) => toward(y, [1 / 16, 1 / 4, 1 / 2]))];
+  }
+
+  // Block by block, the first answer that passes there.
+  function proposal(features, x, bits, answer, safeAnswer) {
+    const p = separated(bits, answer), turned = p.flatMap((v, i) => (v === answer[i] ? [] : [{ g: [[i, 1]], b: -TINY, fixed: true }]));
+    return head.blocks.reduce((before, block) => {
+      const inside = (i) => block.outputs.includes(i);
+      const fits = (y) => { const tried = clipped(features, y); return !misses(tried.x, tried.bits, tried.y).some(({ outputs }) => outputs.some(inside)); };
+      if (fits(before)) return before;
+      const near = nearestOf(block, x, bits, p, turned.length <= 8 ? turned : [], safeAnswer);
+      return near.map((own) => before.map((v, i) => (inside(i) ? own[i] : v))).find(fits) || before;
+    }, p);
   }
 
   const scale = (i) => (check ? check.scale[i] : 1);
@@ -179,7 +185,7 @@ function makeHead(head) {
   function nearest(rows, p) {
     const y = nearestPoint(rows, p, scale);
     if (!y || !y.every(Number.isFinite)) return null;
-    const room = (row) => (row.single ? 0 : row.g.reduce((sum, [i, v]) => sum + Math.abs(v * y[i]), 0) * 2 ** -23);
+    const room = (row) => (row.fixed ? 0 : row.g.reduce((sum, [i, v]) => sum + Math.abs(v * y[i]), 0) * 2 ** -23);
     return { y, inner: nearestPoint(rows.map((row) => ({ ...row, b: row.b - room(row) })), p, scale) };
   }
 

@@ -1,7 +1,7 @@
 """The paper's algorithms, without torch: find what breaks a head over its box, and the nearest head that is safe.
 
 Safe centers (`center`), the strongest counterexample (`counterexample`), projection with delayed constraint generation
-(`pdcg`, Algorithm 1), and, as robust convex programs (`robust`, `head_problem`), exact projection (`projection`) and
+(`pdcg`, Algorithm 1), and, as robust convex programs (`head_problem`), exact projection (`projection`) and
 the safe head that fits data best (`refitting`).
 """
 

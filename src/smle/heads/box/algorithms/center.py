@@ -16,7 +16,7 @@ from smle.errors import NotCertifiedError
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.projection import safe_center
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.nearest.oracle_labels import most_likely_labels
+from smle.nearest.oracle import most_likely_labels
 from smle.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification, label_columns
 from smle.rules.formula import unique_pairs

@@ -79,11 +79,7 @@ def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBo
     Only rows that can be violated take part. All subsets of up to 12 of them are tried; beyond that HiGHS solves the
     paper's MILP. A counterexample has a strength > 0.
     """
-    at_vertices = envelope.crossing is not None and support.vertices is not None
-    if at_vertices and support.vertices is not None:
-        top, x = _vertex_values(rows, head, envelope, support.vertices).max(axis=1), support.vertices
-    else:
-        top, x, _ = _maxima(rows, head, envelope, support)
+    top, x, _ = _maxima(rows, head, envelope, support)
     if np.isnan(x).any():
         return _failed(support)
     active = np.flatnonzero(top > 0)
@@ -95,12 +91,7 @@ def linear_counterexample(rows: Literals, head: HeadNumbers, envelope: WidenedBo
     weights = np.zeros((len(subsets), len(rows.h)))
     weights[:, active] = subsets
     sums = rows.combined(weights)
-    if at_vertices and support.vertices is not None:
-        value = _vertex_values(sums, head, envelope, support.vertices)
-        best, vertex = divmod(int(np.argmax(value)), value.shape[1])
-        v, place = sums.g[best] @ head.W, support.vertices[vertex]
-        return Search(counterexample_at(rows, head, place, envelope.corner(v, place)), Status.OPTIMAL)
-    if envelope.crossing is not None:
+    if envelope.crossing is not None and support.vertices is None:
         settled = _settling(rows, sums, head, envelope, support)
         return _by_milp(rows, head, envelope, support, active=active, reach=top) if settled is None else settled
     values, x, directions = _maxima(sums, head, envelope, support)
@@ -246,7 +237,7 @@ def _milp_tops(envelope: WidenedBox, d: int) -> tuple[list[tuple[npt.NDArray[np.
     """
     n, crossing = len(envelope.upper), envelope.crossing
     slope = np.zeros((n, d)) if envelope.upper_slope is None else envelope.upper_slope
-    if crossing is None or not len(crossing.open):
+    if crossing is None or not envelope.crosses:
         none = np.zeros((n, 0))
         return [(np.arange(n), slope, none, envelope.upper)], none
     places = crossing.open
@@ -262,7 +253,14 @@ def _milp_tops(envelope: WidenedBox, d: int) -> tuple[list[tuple[npt.NDArray[np.
 def _maxima(
     rows: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
 ) -> tuple[Array, Array, Array]:
-    """Return each row's largest excess, the point where it occurs, and the direction in z."""
+    """Return each row's largest excess, the point where it occurs, and the direction in z.
+
+    Where units cross in a region with many vertices, the excess is an upper bound.
+    """
+    if envelope.crossing is not None and support.vertices is not None:
+        value = _vertex_values(rows, head, envelope, support.vertices)
+        best = value.argmax(axis=1)
+        return value[np.arange(len(best)), best], support.vertices[best], rows.g @ head.W
     v, c, offset = slopes_and_offsets(rows, head, envelope)
     top, x = support.largest(c)
     return top + offset, x, v

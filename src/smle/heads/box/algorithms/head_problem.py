@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.heads.box.proof.cases import Cases, cases_of, cut_region, unit_pieces
-from smle.heads.box.proof.clause_lp import clause_optimum
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.cases import Cases, cut_region, unit_pieces
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import Holds
-from smle.heads.box.proof.verify import fallback_room, judge_clause, judge_literals
-from smle.heads.box.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, rounding_margin, worst_case
+from smle.heads.box.proof.verify import best_combination, fallback_room, judge_clause, judge_literals
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, rounding_margin, worst_case
 from smle.nearest.literals import choose_literals
 from smle.regions.cells import Cells, obligation_regions
 from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
@@ -46,12 +44,6 @@ class RegionObligations:
     exclusions: npt.NDArray[np.int32]
     envelope: WidenedBox
 
-    @property
-    def crosses(self) -> bool:
-        """Whether affine bounds cross in part of the region."""
-        crossing = self.envelope.crossing
-        return crossing is not None and len(crossing.open) > 0
-
 
 @dataclass(eq=False)
 class HeadProblem:
@@ -61,15 +53,12 @@ class HeadProblem:
     cross, `pieces` are the parts of the regions in which each unit crosses or does not.
     """
 
-    bounds: Bounds | NetworkBounds
+    bounds: Bounds
     envelope: WidenedBox
     domain: Domain
     parts: tuple[RegionObligations, ...]
     outputs: int
     pairs: set[tuple[int, int]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.whole = Region.whole(self.domain)
 
     @classmethod
     def of(cls, over: FrozenHeads, spec: Specification, cells: Cells, head: int) -> HeadProblem:
@@ -85,7 +74,7 @@ class HeadProblem:
                 [*(spec.rules[i].requirement.exclusions for i in rules), np.zeros((0, 2), np.int32)]
             )
             regions = [region]
-            if isinstance(over.bounds, NetworkBounds):
+            if over.bounds.hidden:
                 clauses, exclusions = (*clauses, *(exclusion(h, k) for h, k in exclusions.tolist())), exclusions[:0]
                 regions = cut_region(region)
             literals, stated = (
@@ -101,15 +90,12 @@ class HeadProblem:
             problem.note(np.concatenate([part.exclusions for part in parts] or [np.zeros((0, 2), np.int32)]))
         return problem
 
-    def under(self, bounds: Bounds | NetworkBounds) -> HeadProblem:
+    def under(self, bounds: Bounds) -> HeadProblem:
         """Return the same obligations under other bounds of the same kind."""
         envelope = WidenedBox.of(bounds, self.domain)
-        if isinstance(bounds, NetworkBounds):
-            boxes: list[WidenedBox] = [HiddenWidenedBox.over(bounds, *p.region.tight_box()[:2]) for p in self.parts]
-        elif envelope.crossing is not None:
+        boxes = [envelope] * len(self.parts)
+        if bounds.hidden or envelope.crossing is not None:
             boxes = [WidenedBox.over_region(bounds, part.support, proved=False) for part in self.parts]
-        else:
-            boxes = [envelope] * len(self.parts)
         parts = [replace(part, envelope=box) for part, box in zip(self.parts, boxes, strict=True)]
         return replace(self, bounds=bounds, envelope=envelope, parts=tuple(parts))
 
@@ -118,7 +104,7 @@ class HeadProblem:
         """The parts, cut where units cross, each with the box of the embedding there."""
         found: list[RegionObligations] = []
         for part in self.parts:
-            if part.crosses:
+            if part.envelope.crosses:
                 found += [
                     replace(part, region=support.region, support=support, envelope=envelope)
                     for support, envelope in unit_pieces(self.bounds, part.support)
@@ -131,7 +117,7 @@ class HeadProblem:
     def _pair_places(self) -> list[tuple[RegionMaximum, WidenedBox]]:
         """The places where optimization requires exclusions: everywhere, or each piece if bounds cross."""
         if self.envelope.crossing is None:
-            return [(RegionMaximum(self.whole), self.envelope)]
+            return [(RegionMaximum(Region.whole(self.domain)), self.envelope)]
         return [(part.support, part.envelope) for part in self.pieces if len(part.exclusions)]
 
     def note(self, pairs: npt.NDArray[np.int32]) -> None:
@@ -159,22 +145,18 @@ class HeadProblem:
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)
             open_ = [c for c, v in enumerate(verdicts) if not (isinstance(v, Holds) and v.margin > margin)]
-            cases = cases_of(self.bounds, part.envelope, part.region)
-            good &= part.crosses or not open_
-            good &= not part.crosses or all(self._proved(part.clauses[c], head, cases, margin) for c in open_)
+            cases = Cases(self.bounds, part.envelope, part.region, judge_clause)
+            crosses = part.envelope.crosses
+            good &= all(crosses and cases.proves(part.clauses[c], head, margin) for c in open_)
             if len(part.exclusions):
                 _, margins = verify_exclusions(part.exclusions, head, part.envelope, self.domain)
                 broken = part.exclusions[~(margins > margin)]
-                if part.crosses or (part.region.numbers and len(broken) <= _PAIRS_AT_ONCE):
-                    kept = [not self._proved(exclusion(*pair), head, cases, margin) for pair in broken.tolist()]
+                if crosses or (part.region.numbers and len(broken) <= _PAIRS_AT_ONCE):
+                    kept = [not cases.proves(exclusion(*pair), head, margin) for pair in broken.tolist()]
                     broken = broken[np.array(kept, dtype=bool)]
                 good &= not len(broken)
                 self.note(broken)
         return good
-
-    def _proved(self, clause: Clause, head: Head, cases: Cases[Any], margin: float) -> bool:
-        verdict = cases.verify(clause, head, judge=judge_clause, margin=margin)
-        return isinstance(verdict, Holds) and verdict.margin > margin
 
     def _items(self) -> list[tuple[Literals, RegionMaximum, WidenedBox]]:
         """Return the obligations of the optimization: clauses, then the pairs noted so far, over every piece."""
@@ -186,25 +168,15 @@ class HeadProblem:
         numbers = self.numbers(head)
         crosses = self.envelope.crossing is not None
         clauses = self._items() if crosses else self._items()[: sum(len(part.literals) for part in self.pieces)]
-        result = [self._clause_weights(literals, numbers, place, box) for literals, place, box in clauses]
+        result = [
+            np.ones(1) if len(literals.h) == 1 else best_combination(literals, numbers, box, place)[0]
+            for literals, place, box in clauses
+        ]
         if self.pairs and not crosses:
             pairs = np.array(sorted(self.pairs), dtype=np.int32)
             found, _ = verify_exclusions(pairs, head, self.envelope, self.domain, best=True)
             result.extend(found.astype(np.float64))
         return result
-
-    def _clause_weights(
-        self, literals: Literals, numbers: HeadNumbers, support: RegionMaximum, envelope: WidenedBox
-    ) -> Array:
-        if len(literals.h) == 1:
-            return np.ones(1)
-        optimum = clause_optimum(literals, numbers, envelope, support.region)
-        candidates = np.eye(len(literals.h))
-        if optimum.weights is not None:
-            candidates = np.vstack([optimum.weights, candidates])
-        worst = worst_case(literals.combined(candidates), numbers, envelope, support)
-        best: Array = candidates[int(np.argmin(worst.bound))]
-        return best
 
     def rows(
         self,

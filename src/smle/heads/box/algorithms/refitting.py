@@ -112,17 +112,17 @@ LOSSES: dict[str, tuple[Loss, int]] = {
 
 def refit(
     over: FrozenHeads, spec: Specification, cells: Cells, *, samples: Samples, loss: str = "squared",
-    validation: Samples | None = None, unit: Array | None = None, evidence: float = 0.0, free: Head | None = None,
-) -> tuple[FrozenHeads, Head | None]:  # fmt: skip
-    """Return the safe heads that fit the samples best, cell by cell, and the free head. A worse head is never returned.
+    validation: Samples | None = None, unit: Array | None = None, evidence: float = 0.0,
+) -> FrozenHeads:  # fmt: skip
+    """Return the safe heads that fit the samples best, cell by cell. A worse head is never returned.
 
     Starts from the safe heads `over`. If there are `validation` samples, a new head must fit these better than the old
     one, or it is discarded. `unit` (m,) has the units of squared errors, `evidence` the weight, in rows, that ties each
-    head to the old one. `free` is the head of the free cell (the last one), which no clause constrains.
+    head to the old one. No clause constrains the free head.
     """
     units = np.ones(len(spec.targets)) if unit is None or loss != "squared" else unit
     heads = []
-    for c, head in enumerate((*over.heads[:-1], free) if free is not None else over.heads):
+    for c, head in enumerate(over.serving):
         mine = samples.of(c)
         if head is None or not len(mine.embedding):
             heads.append(head)
@@ -130,9 +130,9 @@ def refit(
         judge = mine if validation is None else validation.of(c)
         problem = None if over.heads[c] is None else HeadProblem.of(over, spec, cells, c)
         heads.append(_refit_head(head, problem, mine, judge if len(judge.embedding) else mine, loss, units, evidence))
-    if free is None:
-        return replace(over, heads=tuple(heads)), None
-    return replace(over, heads=(*heads[:-1], None)), heads[-1]
+    if over.free is None:
+        return replace(over, heads=tuple(heads))
+    return replace(over, heads=(*heads[:-1], None), free=heads[-1])
 
 
 def mean_loss(head: Head, samples: Samples, loss: str, unit: Array) -> float:

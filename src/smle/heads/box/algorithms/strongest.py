@@ -13,7 +13,6 @@ from smle.certificates.document import arrays_of
 from smle.errors import NotCertifiedError, RuleError
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
-from smle.heads.box.program import frozen_heads_of
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification
@@ -133,4 +132,4 @@ def _box_of(model: Any) -> tuple[FrozenHeads, Specification, Cells]:
             "This model has a head of rules, which checks each answer before it is served: there is no box to search. "
             "smle.attack(model) searches for a violation of what is served."
         )
-    return frozen_heads_of(arrays_of(certificate.tensors)), spec, cells_of(certificate, spec)
+    return FrozenHeads.of_stored(arrays_of(certificate.tensors)), spec, cells_of(certificate, spec)

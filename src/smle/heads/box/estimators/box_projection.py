@@ -5,7 +5,6 @@ from __future__ import annotations
 import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from smle.estimators.tasks import Task
 from smle.heads.box.estimators.box_training import read_by
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, network_of, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.program import Box, frozen_heads_of
+from smle.heads.box.program import Box
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.box.training.refit import refit_network
 from smle.regions.cells import Cells
@@ -47,8 +46,10 @@ def projected(
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
     assert isinstance(deployed, CertifiedNetwork)
-    network = _with_rules(old, deployed.backbone, spec)
-    if X is None and network.cells.free_cell and "free.weight" not in _tensors_of(old):
+    assert isinstance(old.head, Box)
+    box = FrozenHeads.of_stored(old.head.tensors)
+    network = _with_rules(old, old.head, box, deployed.backbone, spec)
+    if X is None and network.cells.free_cell and box.free is None:
         raise DataError(
             "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, "
             "so that one is fitted, or keep a rule that always applies, such as a range of the outputs."
@@ -63,37 +64,26 @@ def projected(
     return certify(safe)
 
 
-def _tensors_of(model: Served) -> Mapping[str, npt.NDArray[Any]]:
-    assert isinstance(model.head, Box)
-    return model.head.tensors
-
-
-def _with_rules(model: Served, backbone: nn.Module, spec: Specification) -> BoxNetwork:
+def _with_rules(model: Served, program: Box, old: FrozenHeads, backbone: nn.Module, spec: Specification) -> BoxNetwork:
     """Return a network with the old backbone and bounds, and the cells of the new rules."""
-    box = model.head
-    assert isinstance(box, Box)
-    old = frozen_heads_of(box.tensors)
-    kind = old.bounds.kind
-    single = len(box.tensors["gate.signatures"]) == 1 and any(model.cells.regions)  # the model has no gate
+    kind, serving = old.bounds.kind, [head for head in old.serving if head is not None]
+    single = len(serving) == 1 and any(model.cells.regions)  # the model has no gate
     network = BoxNetwork(
         backbone,
         spec,
-        embedding=box.width,
+        embedding=program.width,
         bounds="fixed" if kind == "constant" else kind,
         gate=not single,
-        passthrough=True if "heads.passthrough" in box.tensors else None,
+        passthrough=True if "heads.passthrough" in program.tensors else None,
         cells=find_cells(spec),
     )
-    before = [
-        Head(box.tensors["free.weight"], box.tensors["free.bias"]) if head is None else head for head in old.heads
-    ]
-    taken = [before[source] for source in _sources(model, network)]
+    taken = [serving[source] for source in _sources(model, program, network)]
     heads = tuple(
         None if fresh is None else _taken_over(fresh, head)
         for fresh, head in zip(network.frozen_heads().heads, taken, strict=True)
     )
-    free = (taken[-1].W, taken[-1].b) if network.cells.free_cell else None
-    network.pin(FrozenHeads(old.bounds, heads), free)
+    free = Head(taken[-1].W, taken[-1].b) if network.cells.free_cell else None
+    network.pin(FrozenHeads(old.bounds, heads, free))
     return network
 
 
@@ -103,15 +93,14 @@ def _taken_over(fresh: Head, old: Head) -> Head:
     return replace(fresh, W=old.W, b=old.b, V=V)
 
 
-def _sources(model: Served, network: BoxNetwork) -> list[int]:
+def _sources(model: Served, program: Box, network: BoxNetwork) -> list[int]:
     """Return, for each new cell, the old cell that covers most of it, or shares most rules if it is too small."""
     rng, spec = np.random.default_rng(0), network.spec
     lower, upper = spec.ends()
     points = rng.uniform(lower, upper, (_POINTS, len(lower)))
     for group in spec.one_hot:
         points[:, list(group)] = np.eye(len(group))[rng.integers(len(group), size=_POINTS)]
-    assert isinstance(model.head, Box)
-    before, after = model.head.cell_of(points), network.deployed.cell_of(points)
+    before, after = program.cell_of(points), network.deployed.cell_of(points)
     names = _rule_names(model.specification_, model.cells)
     wanted = _rule_names(spec, network.cells)
     result = []

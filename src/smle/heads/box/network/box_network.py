@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -16,12 +17,11 @@ from torch import Tensor, nn
 
 from smle.errors import RuleError
 from smle.heads.box.network.bounds import AffineBox, BoxModule, FixedBox, NetworkBox
-from smle.heads.box.network.deployed import FreeHead, centers_of, frozen, gate_of, stored_heads, ungated
+from smle.heads.box.network.deployed import centers_of, frozen, gate_of, ungated
 from smle.heads.box.network.head_parameters import HeadParameters
 from smle.heads.box.network.operations import TABLE, affine_at, clip
 from smle.heads.box.network.own_bounds import own_box
 from smle.heads.box.program import Box as BoxProgram
-from smle.heads.box.program import frozen_heads_of
 from smle.heads.box.proof.frozen_heads import FrozenHeads
 from smle.networks.backbones import Quick, Rescaled, quickly, require_width
 from smle.networks.features import is_large, plain_numbers, read_features, require_rules
@@ -166,7 +166,7 @@ class BoxNetwork(Float32Only):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._deploy(self._over, self._free)
+        self._deploy(self._over)
         self._prepare()
 
     # --- answers
@@ -253,9 +253,9 @@ class BoxNetwork(Float32Only):
 
     # --- what is deployed
 
-    def _deploy(self, over: FrozenHeads, free: FreeHead | None) -> None:
-        self._over, self._free = over, free
-        arrays = self._of_rules | stored_heads(over, free)
+    def _deploy(self, over: FrozenHeads) -> None:
+        self._over = over
+        arrays = self._of_rules | over.stored()
         clip = "clamp" if "heads.fallback" in arrays else "where"
         program = BoxProgram(box(self._gate, clip, over.bounds.kind, arrays), arrays)
         digest = box_digest(program.ops, arrays)
@@ -280,22 +280,22 @@ class BoxNetwork(Float32Only):
     def freeze(self) -> None:
         """Compute bounds and heads in float64, round them to float32 and deploy them, unless heads are pinned."""
         if not self.pinned:
-            self._deploy(*frozen(self.heads, self.box))
+            self._deploy(frozen(self.heads, self.box))
 
     @torch.no_grad()
-    def pin(self, over: FrozenHeads, free: FreeHead | None = None) -> None:
-        """Deploy these heads exactly, until training continues; the bounds stay.
+    def pin(self, over: FrozenHeads) -> None:
+        """Deploy these heads exactly, until training continues; the bounds stay, and the free head if none is given.
 
         The raw parameters are set to match, so that training would continue from these heads. The network is left in
-        eval mode. `free` is the head of the free cell, weight (m, n) and bias (m,); None keeps it.
+        eval mode.
         """
         self.eval()
-        if free is not None:
-            free = np.asarray(free[0], dtype=np.float32), np.asarray(free[1], dtype=np.float32)
-        self._deploy(over, self._free if free is None else free)
+        if over.free is None:
+            over = replace(over, free=self._over.free)
+        elif over.free is not self._over.free:
+            self.heads.assign_free(over.free.W, over.free.b)
         self.load_heads(over)
-        if free is not None:
-            self.heads.assign_free(*free)
+        self._deploy(over)
         self.pinned = True
 
     @torch.no_grad()
@@ -313,11 +313,6 @@ class BoxNetwork(Float32Only):
         return self._over
 
     @property
-    def free_head(self) -> FreeHead | None:
-        """The deployed head of the free cell, if there is such a cell."""
-        return self._free
-
-    @property
     def deployed(self) -> BoxProgram:
         """The deployed program in NumPy: features (batch, d) and embeddings (batch, n) to outputs (batch, m)."""
         if self.training:
@@ -330,7 +325,7 @@ class BoxNetwork(Float32Only):
 
     def get_extra_state(self) -> Tensor:
         """Return bytes for `state_dict`: a digest of domain and gate, and pinned heads."""
-        heads = save(stored_heads(self._over, self._free)) if self.pinned else b""
+        heads = save(self._over.stored()) if self.pinned else b""
         return torch.frombuffer(bytearray(self._digest() + heads), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -345,8 +340,7 @@ class BoxNetwork(Float32Only):
         heads = load(data[len(digest) :]) if len(data) > len(digest) else None
         self.pinned = heads is not None
         if heads is not None:
-            free = (heads["free.weight"], heads["free.bias"]) if "free.weight" in heads else None
-            self._deploy(frozen_heads_of(heads), free)
+            self._deploy(FrozenHeads.of_stored(heads))
 
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
         """Load a state and deploy it."""

@@ -1,4 +1,4 @@
-"""Conversions between torch and the deployed program: gates, starting points and heads as plain arrays."""
+"""From torch to the deployed program: gates, starting points, and heads frozen as they are deployed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from smle.heads.box.algorithms.center import find_center
 from smle.heads.box.network.bounds import BoxModule
 from smle.heads.box.network.head_parameters import HeadParameters
 from smle.heads.box.program import Box as BoxProgram
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.regions.cells import Cells
 from smle.rules import Specification
 from smle_check.program import Gate, Op, gated
 
-__all__ = [
-    "FreeHead", "centers_of", "frozen", "gate_of", "gate_program", "stored_heads", "ungated",
-]  # fmt: skip
+__all__ = ["centers_of", "frozen", "gate_of", "gate_program", "ungated"]
 
 Array = npt.NDArray[np.float64]
-FreeHead = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
-"""Weight (m, n) and bias (m,) of the free cell, where nothing is required."""
 
 
 def gate_of(spec: Specification, cells: Cells) -> tuple[Gate, dict[str, npt.NDArray[np.generic]]]:
@@ -59,8 +55,8 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
 
 
 @torch.no_grad()
-def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, FreeHead | None]:
-    """Compute heads and bounds in float64 and round them to float32, as deployed; also return the free head.
+def frozen(parameters: HeadParameters, box: BoxModule) -> FrozenHeads:
+    """Compute heads and bounds in float64 and round them to float32, as deployed.
 
     With constant bounds and heads that do not see x, heads carry a safe answer for NaN embeddings. The clip of other
     heads needs none.
@@ -70,27 +66,12 @@ def frozen(parameters: HeadParameters, box: BoxModule) -> tuple[FrozenHeads, Fre
     assert weight is not None
     assert bias is not None
     numbers = box.deployed(parameters.x_shift, parameters.x_scale, torch.float64)
-    arrays = {name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()}
-    bounds = NetworkBounds.of_stored(arrays) if "hidden.0.weight" in arrays else Bounds(**arrays)
+    bounds = Bounds.of_stored({name: value.cpu().numpy().astype(np.float32) for name, value in numbers.items()})
     safe = None if slope is not None or bounds.kind != "constant" else parameters.fallback().cpu().numpy()
     heads: list[Head | None] = [
         Head(weight[c], bias[c], V=None if slope is None else slope[c], fallback=None if safe is None else safe[c])
         for c in range(len(weight))
     ]
     if free is None:
-        return FrozenHeads(bounds, tuple(heads)), None
-    return FrozenHeads(bounds, (*heads, None)), (free[0].cpu().float().numpy(), free[1].cpu().float().numpy())
-
-
-def stored_heads(over: FrozenHeads, free: FreeHead | None) -> dict[str, npt.NDArray[np.float32]]:
-    """Return bounds and heads named as in the model file; `frozen_heads_of` reads them."""
-    arrays = {f"bounds.{name}": value for name, value in over.bounds.stored().items()}
-    certified = [head for head in over.heads if head is not None]
-    if not certified and free is not None:  # no rule ever applies
-        arrays |= {"heads.weight": np.zeros_like(free[0])[None][:0], "heads.bias": np.zeros_like(free[1])[None][:0]}
-    for name, part in {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}.items():
-        if certified and getattr(certified[0], part) is not None:
-            arrays[f"heads.{name}"] = np.stack([getattr(head, part) for head in certified])
-    if free is not None:
-        arrays |= {"free.weight": free[0], "free.bias": free[1]}
-    return arrays
+        return FrozenHeads(bounds, tuple(heads))
+    return FrozenHeads(bounds, (*heads, None), Head(*(part.cpu().float().numpy() for part in free)))

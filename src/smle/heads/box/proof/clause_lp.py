@@ -47,7 +47,7 @@ def exact_clause_optimum(literals: Literals, head: HeadNumbers, envelope: Widene
     """
     first = clause_optimum(literals, head, envelope, region)
     crossing = envelope.crossing
-    if crossing is None or not len(crossing.open):
+    if crossing is None or not envelope.crosses:
         return first
     queue = [(-first.value, 0, first, region, dict[int, bool]())]
     count = 0

@@ -80,19 +80,15 @@ class Crossing:
         """Positions in `units` of those that cross in part of the region only."""
         return np.flatnonzero((self.low < 0) & (self.high > 0))
 
-    def lines(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
-        """Return (share, lift), given the units already settled: True if l >= u."""
-        share, lift = self.share, self.lift
-        if settled:
-            share, lift = share.copy(), lift.copy()
-            for place, unit in enumerate(self.units.tolist()):
-                if unit in settled:
-                    share[place], lift[place] = float(settled[unit]), 0.0
-        return share, lift
-
     def tops(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:
-        """Return an affine function above max(l, u), widened, given the units already settled: (n,), (n, d)."""
-        share, lift = self.lines(settled)
+        """Return an affine function above max(l, u), widened, given the units already settled: (n,), (n, d).
+
+        A settled unit is True if l >= u.
+        """
+        share, lift = self.share.copy(), self.lift.copy()
+        for place, unit in enumerate(self.units.tolist()):
+            if unit in settled:
+                share[place], lift[place] = float(settled[unit]), 0.0
         upper, slope = self.upper.copy(), self.upper_slope.copy()
         upper[self.units] += share * self.offset + lift
         slope[self.units] += share[:, None] * self.slope

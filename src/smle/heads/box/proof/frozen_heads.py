@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bounds", "FrozenHeads", "Head", "Layer", "NetworkBounds"]
+__all__ = ["Bounds", "FrozenHeads", "Head", "Layer"]
 
 Array = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
@@ -29,124 +30,91 @@ def _frozen(array: npt.ArrayLike, *shape: int) -> Array:
     return result
 
 
+class Layer(NamedTuple):
+    """One dense layer: weight x + bias. Shapes: weight (out, in), bias (out,)."""
+
+    weight: Array
+    bias: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """l(x) = lower + lower_slope x and u(x) = upper + upper_slope x. Shapes: (n,), (n,), and (n, d) twice or None.
+    """l(x) = lower + lower_slope h and u(x) = upper + upper_slope h. Without slopes the bounds are constant.
 
-    Without slopes the bounds are constant. Since the clip gives l where l > u, constant bounds that cross are stored
-    with upper = lower.
+    `hidden`: layers with a ReLU after each; h is what the last one gives, or x without any. Shapes: lower, upper (n,),
+    slopes (n, len(h)).
+
+    Bounds may cross: where l > u the clip gives l. So constant bounds that cross are stored with upper = lower. Bounds
+    by a network cannot cross if `lower <= upper` holds entry by entry, offsets and slopes, because h >= 0.
     """
 
     lower: Array
     upper: Array
     lower_slope: Array | None = None
     upper_slope: Array | None = None
+    hidden: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.lower)
         object.__setattr__(self, "lower", _frozen(self.lower, n))
         object.__setattr__(self, "upper", _frozen(self.upper, n))
-        if self.lower_slope is None and self.upper_slope is None:
-            object.__setattr__(self, "upper", _frozen(np.maximum(self.lower, self.upper), n))
         if (self.lower_slope is None) != (self.upper_slope is None):
             raise ValueError("Expected slopes of both bounds or of none. Got those of one.")
-        if self.lower_slope is not None and self.upper_slope is not None:
-            d = np.shape(self.lower_slope)[1]
-            object.__setattr__(self, "lower_slope", _frozen(self.lower_slope, n, d))
-            object.__setattr__(self, "upper_slope", _frozen(self.upper_slope, n, d))
+        if self.lower_slope is None or self.upper_slope is None:
+            if self.hidden:
+                raise ValueError("Expected slopes behind hidden layers. Got none.")
+            object.__setattr__(self, "upper", _frozen(np.maximum(self.lower, self.upper), n))
+            return
+        d = np.shape(self.lower_slope)[1]
+        object.__setattr__(self, "lower_slope", _frozen(self.lower_slope, n, d))
+        object.__setattr__(self, "upper_slope", _frozen(self.upper_slope, n, d))
+        hidden = tuple(Layer(_frozen(w, *np.shape(w)), _frozen(b, len(w))) for w, b in self.hidden)
+        object.__setattr__(self, "hidden", hidden)
+        widths = [*(np.shape(weight)[::-1] for weight, _ in hidden), (d, n)]
+        if any(first[1] != second[0] for first, second in pairwise(widths)):
+            raise ValueError("Expected layers that fit together. Got different widths.")
 
     @property
     def kind(self) -> str:
         """The name of this kind in certificates."""
-        return "constant" if self.lower_slope is None else "affine"
+        return "network" if self.hidden else "constant" if self.lower_slope is None else "affine"
 
     @property
-    def slopes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+    def slopes(self) -> tuple[Doubles, Doubles] | None:
         """The slopes of lower and upper bounds in float64, None for constant bounds."""
         if self.lower_slope is None or self.upper_slope is None:
             return None
         return self.lower_slope.astype(np.float64), self.upper_slope.astype(np.float64)
 
+    def at(self, x: Doubles) -> tuple[Doubles, Doubles]:
+        """Return (l(x), u(x)) in float64, not widened; they may cross."""
+        lower, upper = self.lower.astype(np.float64), self.upper.astype(np.float64)
+        slopes = self.slopes
+        if slopes is None:
+            return lower, upper
+        for weight, bias in self.hidden:
+            x = np.maximum(weight.astype(np.float64) @ x + bias, 0.0)
+        return lower + slopes[0] @ x, upper + slopes[1] @ x
+
+    @classmethod
+    def of_stored(cls, arrays: Mapping[str, npt.ArrayLike]) -> Bounds:
+        """Read bounds from arrays, named as in the model file: `lower`, ..., `hidden.0.weight`, `hidden.0.bias`, ..."""
+        own: dict[str, Any] = {name: value for name, value in arrays.items() if not name.startswith("hidden.")}
+        layers = range((len(arrays) - len(own)) // 2)
+        hidden = (Layer(*(np.asarray(arrays[f"hidden.{i}.{part}"]) for part in Layer._fields)) for i in layers)
+        return cls(**own, hidden=tuple(hidden))
+
     def stored(self) -> dict[str, Array]:
-        """Return the arrays, named as in the model file."""
-        return {name: array for name, array in vars(self).items() if array is not None}
+        """Return the arrays that `of_stored` reads."""
+        arrays = {name: array for name, array in vars(self).items() if name != "hidden" and array is not None}
+        return arrays | {
+            f"hidden.{i}.{name}": part for i, layer in enumerate(self.hidden) for name, part in layer._asdict().items()
+        }
 
     @property
     def width(self) -> int:
         """Number of embedding units."""
         return len(self.lower)
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One dense layer: weight x + bias. Shapes: weight (out, in), bias (out,)."""
-
-    weight: Array
-    bias: Array
-
-    def __post_init__(self) -> None:
-        rows, columns = np.shape(self.weight)
-        object.__setattr__(self, "weight", _frozen(self.weight, rows, columns))
-        object.__setattr__(self, "bias", _frozen(self.bias, rows))
-
-
-@dataclass(frozen=True, eq=False)
-class NetworkBounds:
-    """l(x) = lower(h(x)) and u(x) = upper(h(x)) with h the hidden layers, at least one, ReLU after each.
-
-    If `lower <= upper` holds entry by entry, the bounds cannot cross, because h >= 0. Otherwise they may: where l > u
-    the clip gives l.
-    """
-
-    kind: ClassVar[str] = "network"
-    hidden: tuple[Layer, ...]
-    lower: Layer
-    upper: Layer
-
-    def __post_init__(self) -> None:
-        if not self.hidden:
-            raise ValueError("Expected at least one hidden layer. Got none.")
-        for first, second in pairwise((*self.hidden, self.lower)):
-            if second.weight.shape[1] != first.weight.shape[0]:
-                raise ValueError("Expected layers that fit together. Got different widths.")
-        if self.lower.weight.shape != self.upper.weight.shape:
-            raise ValueError("Expected as many lower as upper bounds. Got different shapes.")
-
-    @classmethod
-    def of_stored(cls, arrays: Mapping[str, npt.ArrayLike]) -> NetworkBounds:
-        """Read bounds from arrays, named as in the model file.
-
-        `hidden.0.weight` (k, d), `hidden.0.bias` (k,), further hidden layers; `lower`, `upper` (n,) and `lower_slope`,
-        `upper_slope` (n, k).
-        """
-
-        def layer(weight: str, bias: str) -> Layer:
-            return Layer(np.asarray(arrays[weight], np.float32), np.asarray(arrays[bias], np.float32))
-
-        count = sum(name.startswith("hidden.") for name in arrays) // 2
-        hidden = tuple(layer(f"hidden.{i}.weight", f"hidden.{i}.bias") for i in range(count))
-        return cls(hidden, layer("lower_slope", "lower"), layer("upper_slope", "upper"))
-
-    def stored(self) -> dict[str, Array]:
-        """Return the arrays that `of_stored` reads."""
-        arrays: dict[str, Array] = {}
-        for i, layer in enumerate(self.hidden):
-            arrays |= {f"hidden.{i}.weight": layer.weight, f"hidden.{i}.bias": layer.bias}
-        for name, last in (("lower", self.lower), ("upper", self.upper)):
-            arrays |= {name: last.bias, f"{name}_slope": last.weight}
-        return arrays
-
-    def at(self, x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return (l(x), u(x)) in float64, not widened; they may cross."""
-        for layer in self.hidden:
-            x = np.maximum(layer.weight.astype(np.float64) @ x + layer.bias, 0.0)
-        lower, upper = (last.weight.astype(np.float64) @ x + last.bias for last in (self.lower, self.upper))
-        return lower, upper
-
-    @property
-    def width(self) -> int:
-        """Number of embedding units."""
-        return len(self.lower.bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,12 +152,46 @@ class Head:
         return cls(table[:, :n], table[:, -1], V=None if like.V is None else table[:, n:-1], fallback=like.fallback)
 
 
+_PARTS = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"}
+"""Fields of a head by their names in the model file."""
+
+
 @dataclass(frozen=True, eq=False)
 class FrozenHeads:
     """Bounds shared by all cells, and one head per cell, in the order of `Cells`.
 
-    The head of a free cell, where nothing is required, is None.
+    The last cell may be free: nothing is required there. Then the last of `heads` is None, and `free` is the head that
+    serves it, once there is one: W and b alone.
     """
 
-    bounds: Bounds | NetworkBounds
+    bounds: Bounds
     heads: tuple[Head | None, ...]
+    free: Head | None = None
+
+    @property
+    def serving(self) -> tuple[Head | None, ...]:
+        """The heads with the free one in its place."""
+        return self.heads if self.free is None else (*self.heads[:-1], self.free)
+
+    @classmethod
+    def of_stored(cls, tensors: Mapping[str, Any]) -> FrozenHeads:
+        """Read bounds and heads from arrays, named as in the model file."""
+        bounds = {name.removeprefix("bounds."): value for name, value in tensors.items() if name.startswith("bounds.")}
+        own = {field: tensors[f"heads.{name}"] for name, field in _PARTS.items() if f"heads.{name}" in tensors}
+        heads = [Head(**{field: value[c] for field, value in own.items()}) for c in range(len(own["W"]))]
+        if "free.weight" not in tensors:
+            return cls(Bounds.of_stored(bounds), tuple(heads))
+        return cls(Bounds.of_stored(bounds), (*heads, None), Head(tensors["free.weight"], tensors["free.bias"]))
+
+    def stored(self) -> dict[str, Array]:
+        """Return the arrays that `of_stored` reads."""
+        arrays = {f"bounds.{name}": value for name, value in self.bounds.stored().items()}
+        certified = [head for head in self.heads if head is not None]
+        for name, field in _PARTS.items():
+            if certified and getattr(certified[0], field) is not None:
+                arrays[f"heads.{name}"] = np.stack([getattr(head, field) for head in certified])
+        if self.free is not None:
+            arrays |= {"free.weight": self.free.W, "free.bias": self.free.b}
+            if not certified:  # no rule ever applies
+                arrays |= {"heads.weight": self.free.W[None][:0], "heads.bias": self.free.b[None][:0]}
+        return arrays

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from smle.heads.box.proof.float_errors import affine_errors
 from smle.heads.box.proof.frozen_heads import Layer
 
-__all__ = ["HiddenLayer", "bisect", "bisected", "halves"]
+__all__ = ["HiddenLayer"]
 
 Array = npt.NDArray[np.float64]
 _TINY = 2.0**-126
@@ -104,27 +104,3 @@ class HiddenLayer:
             return offset, slope
         more, slope = self.previous.back(slope)
         return offset + more, slope
-
-
-def bisect(low: Array, high: Array, span: Array) -> tuple[int, float] | None:
-    """Return (input, at) to cut a box across its widest side relative to `span`, or None if it cannot be cut."""
-    k = int(np.argmax((high - low) / np.maximum(span, 1e-300)))
-    at = float(np.float32((low[k] + high[k]) / 2))
-    return (k, at) if low[k] < at < high[k] else None
-
-
-def halves(low: Array, high: Array, cut: tuple[int, float]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return the two boxes on either side of a cut."""
-    k, at = cut
-    end, start = high.copy(), low.copy()
-    end[k] = start[k] = at
-    return (low, end), (start, high)
-
-
-def bisected(low: Array, high: Array, span: Array, *, depth: int) -> list[tuple[Array, Array]]:
-    """Bisect every box `depth` times; return 2^depth boxes, some repeated if they cannot be cut."""
-    boxes = [(low, high)]
-    for _ in range(depth):
-        cuts = [(box, bisect(*box, span)) for box in boxes]
-        boxes = [part for box, cut in cuts for part in ((box, box) if cut is None else halves(*box, cut))]
-    return boxes

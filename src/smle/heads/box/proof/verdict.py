@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +121,7 @@ class Violated(_NoTruth):
     x: Array
     y: Array
     excess: float
+    margin: ClassVar[float] = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +129,7 @@ class Unknown(_NoTruth):
     """Neither proved nor refuted, for the given reason."""
 
     reason: str
+    margin: ClassVar[float] = -np.inf
 
 
 Verdict = Holds | NotProved | Violated | Unknown
@@ -198,8 +201,7 @@ class Verdicts(_NoTruth):
         found: dict[int, list[float]] = {}
         worse: dict[int, str] = {}
         for obligation, verdict in self.items:
-            known = isinstance(verdict, Holds | NotProved)
-            found.setdefault(obligation.rule, []).append(verdict.margin if known else -np.inf)  # type: ignore[union-attr]
+            found.setdefault(obligation.rule, []).append(verdict.margin)
             if isinstance(verdict, Violated):
                 worse[obligation.rule] = "broken"
             elif isinstance(verdict, Unknown):
@@ -232,22 +234,12 @@ class Verdicts(_NoTruth):
     @property
     def margin(self) -> float:
         """Smallest margin over all obligations; -inf if one of them is violated or unknown."""
-        smallest = np.inf
-        for _, verdict in self.items:
-            known = isinstance(verdict, Holds | NotProved)
-            smallest = min(smallest, verdict.margin if known else -np.inf)  # type: ignore[union-attr]
-        for block in self.exclusions:
-            smallest = min(smallest, float(block.margins.min(initial=np.inf)))
-        return float(smallest)
+        blocks = [float(block.margins.min(initial=np.inf)) for block in self.exclusions]
+        return float(min([verdict.margin for _, verdict in self.items] + blocks, default=np.inf))
 
     def failures(self) -> tuple[tuple[Obligation, Verdict], ...]:
         """Return the obligations that are not proved, worst first; many exclusions are cut to the worst ones."""
-
-        def depth(item: tuple[Obligation, Verdict]) -> float:
-            verdict = item[1]
-            return verdict.margin if isinstance(verdict, NotProved) else -np.inf
-
         found = [item for item in self.items if not isinstance(item[1], Holds)]
         for block in self.exclusions:
             found += [(Obligation(block.head, block.rule, clause, block.region), v) for clause, v in block.unproved]
-        return tuple(sorted(found, key=depth))
+        return tuple(sorted(found, key=lambda item: item[1].margin))

@@ -9,15 +9,14 @@ pricing them in closed form.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.heads.box.proof.cases import BoxCases, UnitCases, cases_of
-from smle.heads.box.proof.clause_lp import clause_optimum
-from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, NetworkBounds
+from smle.heads.box.proof.cases import Cases
+from smle.heads.box.proof.clause_lp import ClauseOptimum, clause_optimum
+from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import (
     ExclusionVerdicts,
@@ -37,7 +36,7 @@ from smle.regions.cells import Cells, obligation_regions
 from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
 from smle.rules import Clause, Literals, Specification, exclusion
 
-__all__ = ["judge_clause", "judge_literals", "verify", "verify_clauses"]
+__all__ = ["best_combination", "judge_clause", "judge_literals", "verify", "verify_clauses"]
 
 Array = npt.NDArray[np.float64]
 
@@ -66,7 +65,7 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
         for region, active, rules in obligation_regions(cells, spec, c):
             if head is None:
                 raise ValueError(f"Expected a head for cell {c}, where rules bind. Got None.")
-            place = _Place.of(over.bounds, head, Region.of(cells, spec, active, domain=domain, rows=rows))
+            place = _Place(over.bounds, head, Region.of(cells, spec, active, domain=domain, rows=rows))
             clauses = [(i, j, clause) for i in rules for j, clause in enumerate(spec.rules[i].requirement.clauses)]
             verdicts = place.verdicts([clause for *_, clause in clauses])
             items.extend((Obligation(c, i, j, region), v) for (i, j, _), v in zip(clauses, verdicts, strict=True))
@@ -79,37 +78,23 @@ def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:
     return Verdicts(tuple(items), tuple(blocks), tuple(rule.name for rule in spec.rules), tuple(gaps))
 
 
-@dataclass(frozen=True, eq=False)
 class _Place:
     """One head over one region, to be judged as a whole or case by case."""
 
-    head: Head
-    support: RegionMaximum
-    envelope: WidenedBox
-    cases: BoxCases | UnitCases
-
-    @classmethod
-    def of(cls, bounds: Bounds | NetworkBounds, head: Head, region: Region) -> _Place:
-        support = RegionMaximum(region)
-        envelope = WidenedBox.over_region(bounds, support)
-        return cls(head, support, envelope, cases_of(bounds, envelope, region))
-
-    @property
-    def is_relaxed(self) -> bool:
-        return isinstance(self.cases, BoxCases)
-
-    @property
-    def has_cases(self) -> bool:
-        return self.is_relaxed or (self.envelope.crossing is not None and len(self.envelope.crossing.open) > 0)
+    def __init__(self, bounds: Bounds, head: Head, region: Region) -> None:
+        self.head, self.support, self.is_relaxed = head, RegionMaximum(region), bool(bounds.hidden)
+        self.envelope = WidenedBox.over_region(bounds, self.support)
+        self.cases = Cases(bounds, self.envelope, region, judge_clause)
+        self.has_cases = self.is_relaxed or self.envelope.crosses
 
     def verdicts(self, clauses: Sequence[Clause]) -> list[Verdict]:
         if self.is_relaxed:
-            return [self.cases.verify(clause, self.head, judge=judge_clause) for clause in clauses]
+            return [self.cases.verify(clause, self.head) for clause in clauses]
         found = verify_clauses(clauses, self.head, self.envelope, self.support.region)
         if not self.has_cases:
             return found
         return [
-            v if isinstance(v, Holds) else self.cases.verify(clause, self.head, judge=judge_clause)
+            v if isinstance(v, Holds) else self.cases.verify(clause, self.head)
             for clause, v in zip(clauses, found, strict=True)
         ]
 
@@ -230,16 +215,10 @@ def _sizes(literals: Literals, head: HeadNumbers, domain: Domain) -> Array:
 
 
 def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum) -> Verdict:
-    """Judge a clause of several literals, trying the LP's weights and each literal alone."""
+    """Judge a clause of several literals."""
     region = support.region
-    optimum = clause_optimum(literals, head, envelope, region)
-    candidates = np.eye(len(literals.h))
-    if optimum.weights is not None:
-        candidates = np.vstack([optimum.weights, candidates])
-    worst = worst_case(literals.combined(candidates), head, envelope, support)
-    best = int(np.argmin(worst.bound))
-    margin = -float(worst.bound[best])
-    multipliers = Multipliers(candidates[best], region.pairs(worst.mu[best]))
+    weights, bound, mu, optimum = best_combination(literals, head, envelope, support)
+    margin, multipliers = -bound, Multipliers(weights, region.pairs(mu))
     trust = _TINY_SHARE * float(_sizes(literals, head, region.domain).max())
     if margin > trust:
         return Holds(margin, multipliers)
@@ -250,6 +229,19 @@ def _several(literals: Literals, head: HeadNumbers, envelope: WidenedBox, suppor
     if optimum.value < -1e3 * trust - 1e-7 * abs(margin):
         return Unknown("the solver's optimum could not be reproduced by its multipliers")
     return NotProved(optimum.x, optimum.z, min(margin, 0.0), multipliers)
+
+
+def best_combination(
+    literals: Literals, head: HeadNumbers, envelope: WidenedBox, support: RegionMaximum
+) -> tuple[Array, float, Array, ClauseOptimum]:
+    """Return the best weights among the LP's and each literal alone, their bound and multipliers, and the optimum."""
+    optimum = clause_optimum(literals, head, envelope, support.region)
+    candidates = np.eye(len(literals.h))
+    if optimum.weights is not None:
+        candidates = np.vstack([optimum.weights, candidates])
+    worst = worst_case(literals.combined(candidates), head, envelope, support)
+    best = int(np.argmin(worst.bound))
+    return candidates[best], float(worst.bound[best]), worst.mu[best], optimum
 
 
 def fallback_room(clause: Clause, y: Array, domain: Domain) -> tuple[float, Array]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from smle.heads.box.proof.crossing import Crossing
 from smle.heads.box.proof.float_errors import LARGEST, affine_errors
-from smle.heads.box.proof.frozen_heads import Bounds, Head, NetworkBounds
+from smle.heads.box.proof.frozen_heads import Bounds, Head
 from smle.heads.box.proof.relaxation import HiddenLayer
 from smle.regions.geometry import TINY, Domain, Region, RegionMaximum, U
 from smle.rules import Literals
@@ -37,8 +37,8 @@ class WidenedBox:
     """The box of the clipped embedding over a region, affine in x, widened by the rounding of computed bounds.
 
     Every clipped float32 value lies in [lower + lower_slope x, upper + upper_slope x] for x in the region.
-    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z| over the domain,
-    extra (n,) = how much the box was widened. `crossing`: where affine bounds cross, `upper` is a line above max(l, u).
+    Shapes: lower (n,), upper (n,), slopes (n, d) or None for constant bounds, sizes (n,) = max |z| over the domain.
+    `crossing`: where affine bounds cross, `upper` is a line above max(l, u).
     """
 
     lower: Array
@@ -46,8 +46,12 @@ class WidenedBox:
     lower_slope: Array | None
     upper_slope: Array | None
     sizes: Array
-    extra: Array
     crossing: Crossing | None = field(default=None, kw_only=True)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether affine bounds cross in part of the region only."""
+        return self.crossing is not None and len(self.crossing.open) > 0
 
     @property
     def by_network(self) -> HiddenWidenedBox | None:
@@ -55,26 +59,26 @@ class WidenedBox:
         return self if isinstance(self, HiddenWidenedBox) else None
 
     @classmethod
-    def of(cls, bounds: Bounds | NetworkBounds, domain: Domain) -> WidenedBox:
+    def of(cls, bounds: Bounds, domain: Domain) -> WidenedBox:
         """Return the widened box over the whole domain; for networks, an affine box around it."""
         return cls.over_region(bounds, RegionMaximum(Region.whole(domain)))
 
     @classmethod
-    def over_region(cls, bounds: Bounds | NetworkBounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
+    def over_region(cls, bounds: Bounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
         """Return the widened box over a region, where the clip gives l if l > u.
 
         If not `proved`, how far bounds cross may come from the vertices of the region, which is faster but has no
         multipliers.
         """
         domain = support.region.domain
-        if isinstance(bounds, NetworkBounds):
+        if bounds.hidden:
             return HiddenWidenedBox.over(bounds, domain.low, domain.high)
         lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         if bounds.slopes is None:
             near_zero = np.minimum(np.abs(lower), np.abs(upper)) < TINY
             extra = np.where(near_zero, TINY, 0.0)
             sizes = np.maximum(np.abs(lower), np.abs(upper)) + extra
-            return cls(lower - extra, upper + extra, None, None, sizes * _UP, extra)
+            return cls(lower - extra, upper + extra, None, None, sizes * _UP)
         low_slope, high_slope = bounds.slopes
         rounding = np.maximum(
             affine_errors(low_slope, domain.sizes, lower), affine_errors(high_slope, domain.sizes, upper)
@@ -83,7 +87,7 @@ class WidenedBox:
         ends = upper + domain.over(high_slope), lower + domain.over(low_slope), -lower + domain.over(-low_slope)
         sizes = (np.maximum.reduce(ends) + extra) * _UP
         crossing = Crossing.of((lower, low_slope), (upper, high_slope), extra, support, proved=proved)
-        box = cls(lower - extra, upper + extra, low_slope, high_slope, sizes, extra, crossing=crossing)
+        box = cls(lower - extra, upper + extra, low_slope, high_slope, sizes, crossing=crossing)
         return box if crossing is None else box.settled({})
 
     def settled(self, crossed: Mapping[int, bool]) -> WidenedBox:
@@ -128,12 +132,12 @@ class HiddenWidenedBox(WidenedBox):
     upper_map: Array
 
     @classmethod
-    def over(cls, bounds: NetworkBounds, low: Array, high: Array) -> HiddenWidenedBox:
+    def over(cls, bounds: Bounds, low: Array, high: Array) -> HiddenWidenedBox:
         """Return the box for x in [low, high], widened by the rounding of the deployed networks."""
         hidden = HiddenLayer.over(bounds.hidden, low, high)
-        (lower_map, lower), (upper_map, upper) = (
-            (last.weight.astype(np.float64), last.bias.astype(np.float64)) for last in (bounds.lower, bounds.upper)
-        )
+        assert bounds.slopes is not None
+        lower_map, upper_map = bounds.slopes
+        lower, upper = bounds.lower.astype(np.float64), bounds.upper.astype(np.float64)
         rounding = np.maximum(
             affine_errors(lower_map, hidden.sizes, lower) + np.abs(lower_map) @ hidden.errors,
             affine_errors(upper_map, hidden.sizes, upper) + np.abs(upper_map) @ hidden.errors,
@@ -151,7 +155,7 @@ class HiddenWidenedBox(WidenedBox):
         below, below_slope = hidden.back(-lower_map)
         above, above_slope = hidden.back(upper_map)
         return cls(
-            base_lower - below, base_upper + above, -below_slope, above_slope, sizes, extra,
+            base_lower - below, base_upper + above, -below_slope, above_slope, sizes,
             hidden, base_lower, base_upper, lower_map, upper_map,
         )  # fmt: skip
 

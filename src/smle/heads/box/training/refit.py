@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from smle.heads.box.algorithms.refitting import LOSSES as REFIT_LOSSES
 from smle.heads.box.algorithms.refitting import Samples, mean_loss, refit
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.proof.frozen_heads import Head
+from smle.heads.box.proof.frozen_heads import FrozenHeads
 from smle.heads.box.proof.verify import verify
 
 __all__ = ["RefitResult", "refit_network"]
@@ -65,32 +66,22 @@ def refit_network(
     samples = _samples(network, X, y, sample_weight)
     judge = samples if validation is None else _samples(network, *validation, None)
     unit = network.heads.y_scale.cpu().numpy() if loss == "squared" else np.ones(len(network.spec.targets))
-    over, free = network.frozen_heads(), network.free_head
-    old = None if free is None else Head(*free)
-    found, new = refit(
-        over, network.spec, network.cells, samples=samples, loss=loss, validation=judge, unit=unit,
-        evidence=_EVIDENCE, free=old,
-    )  # fmt: skip
-    if not verify(found, network.spec, network.cells).hold:
+    over, spec, cells = network.frozen_heads(), network.spec, network.cells
+    found = refit(over, spec, cells, samples=samples, loss=loss, validation=judge, unit=unit, evidence=_EVIDENCE)
+    if not verify(found, spec, cells).hold:
         _LOG.warning("refit: some new heads are not proved; the old ones stay")
-        found = over
+        found = replace(over, free=found.free)
 
-    def value(heads: tuple[Head | None, ...]) -> float:
-        parts = [(judge.of(c), head) for c, head in enumerate(heads) if head is not None]
+    def value(heads: FrozenHeads) -> float:
+        parts = [(judge.of(c), head) for c, head in enumerate(heads.serving) if head is not None]
         total = sum(part.weight.sum() * mean_loss(head, part, loss, unit) for part, head in parts if len(part.weight))
         return float(total / judge.weight.sum())
 
-    pairs = list(zip((*over.heads, old), (*found.heads, new), strict=True))
-    before, after = (value(_joined(*heads)) for heads in ((over.heads, old), (found.heads, new)))
-    network.pin(found, None if new is None else (new.W, new.b))
-    result = RefitResult(before, after, sum(a is not b for a, b in pairs))
+    changed = sum(old is not new for old, new in zip(over.serving, found.serving, strict=True))
+    network.pin(found)
+    result = RefitResult(value(over), value(found), changed)
     _LOG.info("refit: %d heads, loss %.6g before, %.6g after", result.heads, result.before, result.after)
     return result
-
-
-def _joined(heads: tuple[Head | None, ...], free: Head | None) -> tuple[Head | None, ...]:
-    """Replace the head of the last cell by the free one, if there is one."""
-    return heads if free is None else (*heads[:-1], free)
 
 
 @torch.no_grad()
