@@ -18,7 +18,7 @@ import torch
 
 from smle.certificates.agreement import cells_of
 from smle.regions.cells import regions_of
-from smle.regions.vertices import vertices
+from smle.regions.geometry import vertices
 from smle.rules import Clause, ClauseArrays, Literals
 from studies.attacks.subjects import Subject
 from tests.support.grid_rules import hard_answers, hard_inputs

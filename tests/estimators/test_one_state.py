@@ -286,7 +286,7 @@ def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
     lanes = np.tile(np.arange(1, 9), 8)
     X = pd.DataFrame({"lanes": lanes, "g": ["a", "b"] * 32})
     SafeRegressor(WHOLE, NetworkRegressor(**QUICK), compare=False).fit(X, -1.0 * lanes).save(tmp_path / "m")
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m"), "--assumptions"])
     assert "assumed: Inputs declared as whole numbers are whole: lanes." in done.output
 
 
