@@ -17,7 +17,7 @@ from smle.baselines import violation_rate
 from smle.heads.box.algorithms.pdcg import Pdcg
 from smle.heads.box.network.assurance import certify
 from smle.nearest.oracle import nearest_outputs
-from smle.networks.quick import Quick, quickly
+from smle.networks.backbones import Quick, quickly
 from smle.networks.safe_network import SafeNetwork
 from smle.training.options import History
 from studies.experiments import classification, data, forecasting, synthetic

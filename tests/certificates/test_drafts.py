@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import smle_check
 from smle import SafeRegressor, Specification
-from smle.certificates import drafts
+from smle.certificates import issue
 from smle.heads.rules import author
 from smle.heads.rules.author import certify_rules
 from smle.heads.table import program_of
@@ -22,7 +22,7 @@ RULES = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n- {name: alt, then: a <= 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
-    monkeypatch.setattr(drafts, "_drafts", drafts.OrderedDict())
+    monkeypatch.setattr(issue, "_drafts", issue.OrderedDict())
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_known_proof_gives_the_same_certificate_and_keeps_what_is_of_the_model
     spec = Specification.from_yaml(RULES)
     first = certify_rules(spec, default=[1.0, 2.0], scale=[3.0, 4.0], files={"rules": b"r"})
     second = certify_rules(spec, default=[5.0, 6.0], scale=[7.0, 8.0], files={"model": b"m"})
-    drafts._drafts.clear()
+    issue._drafts.clear()
     again = certify_rules(spec, default=[5.0, 6.0], scale=[7.0, 8.0], files={"model": b"m"})
     assert second.text == again.text
     assert second.tensors == again.tensors
@@ -119,7 +119,7 @@ def test_a_folder_keeps_proofs_for_later_processes(found, tmp_path, monkeypatch)
     monkeypatch.setenv("SMLE_CACHE", str(tmp_path))
     spec = Specification.from_yaml(RULES)
     first = certify_rules(spec)
-    drafts._drafts.clear()
+    issue._drafts.clear()
     assert certify_rules(spec).text == first.text
     assert len(found) == 1
     assert len(list(tmp_path.iterdir())) == 1
@@ -143,7 +143,7 @@ def test_what_a_folder_holds_is_not_trusted(found, tmp_path, monkeypatch, harm):
         else:
             words["stated"] = words["stated"].replace('"proof"', '"nothing"')
         save_file(arrays, place, metadata=words)
-    drafts._drafts.clear()
+    issue._drafts.clear()
     assert certify_rules(spec).text == wanted.text
     assert len(found) == 2
 

@@ -22,20 +22,6 @@ from support.rules_cases import BANK
 from support.sampling import Judge, hard_points
 
 
-@pytest.fixture(scope="module")
-def table():
-    rng = np.random.default_rng(0)
-    n = 1200
-    X = pd.DataFrame({
-        "income": rng.lognormal(10.3, 0.6, n).clip(0, 1e6), "age": rng.integers(18, 100, n).astype(float),
-        "job": rng.choice(["none", "employee", "self-employed"], n), "undeclared": rng.normal(size=n),
-    })  # fmt: skip
-    X.loc[:9, "income"] = 0.0
-    X.loc[rng.random(n) < 0.05, "age"] = np.nan
-    limit = np.minimum(0.3 * X["income"] * rng.uniform(0.6, 1.3, n), 60000)
-    return X, pd.DataFrame({"limit": limit, "rate": 8 + 4 * (X["job"] == "none") + rng.normal(0, 1, n)})
-
-
 def estimators():
     columns = make_column_transformer((OneHotEncoder(), ["job"]), remainder=SimpleImputer())
     return {
@@ -45,9 +31,9 @@ def estimators():
 
 
 @pytest.mark.parametrize("name", ["ridge", "boosting"])
-def test_an_estimator_answers_like_nearest_allowed_post_processing_without_a_violation(table, name):
+def test_an_estimator_answers_like_nearest_allowed_post_processing_without_a_violation(bank, name):
     """With categories, missing values, a column that the rules do not know, moving and capped limits."""
-    X, y = table
+    X, y = bank[0].drop(columns="town"), bank[1]
     spec, model = Specification.from_yaml(BANK), estimators()[name].fit(X, y)
     safe = correct(model, spec)
     answers, info = safe.predict(X, return_info=True)
@@ -80,8 +66,8 @@ def test_a_function_is_attacked_in_vain():
     assert safe.served_["replaced"] > 1000
 
 
-def test_the_median_answer_to_examples_takes_the_place_of_nan(table):
-    X, _ = table
+def test_the_median_answer_to_examples_takes_the_place_of_nan(bank):
+    X, _ = bank
     spec = Specification.from_yaml(BANK)
     answers = np.tile([1234.0, 7.5], (len(X), 1))
     safe = correct(lambda given: np.where(np.arange(len(given))[:, None] == 0, np.nan, answers[: len(given)]), spec, X)

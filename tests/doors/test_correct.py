@@ -18,27 +18,15 @@ from smle.errors import ConversionError, DataError, ModelFormatError
 from smle.export import load_onnx
 from smle.rules.membership import broken
 from smle.tables import encode_inputs
+from support import rules_cases
 
-DOSE = Specification.from_yaml("""
-inputs: {weight: [2, 250], age: [0, 110]}
-outputs: [dose]
-rules:
-  - {name: by weight, then: 0 <= dose <= 0.05 * weight and dose <= 4}
-  - {name: old, when: age >= 80, then: dose <= 2}
-""")
+DOSE = Specification.from_yaml(rules_cases.DOSE)
 SHARES = Specification.from_yaml("""
 inputs: {a: [0, 1], b: [0, 1]}
 outputs: [p, q]
 rules:
   - {name: shares, then: p >= 0 and q >= 0 and p + q <= 1}
 """)
-
-
-@pytest.fixture(scope="module")
-def doses():
-    rng = np.random.default_rng(1)
-    X = pd.DataFrame({"weight": rng.uniform(2, 250, 300), "age": rng.uniform(0, 110, 300)})
-    return X, 0.06 * X["weight"] - 1
 
 
 def test_an_estimator_with_examples_can_be_stored(doses, tmp_path):
@@ -157,7 +145,7 @@ def test_answers_that_are_no_numbers_are_refused_in_one_line(doses, answers, mes
     X, _ = doses
     safe = correct(lambda X: answers(len(X)), DOSE)
     if message is None:
-        with pytest.warns(UserWarning, match="1 of 300 answers of the model are NaN"):
+        with pytest.warns(UserWarning, match="1 of 400 answers of the model are NaN"):
             assert np.isfinite(safe.predict(X)).all()
     else:
         with pytest.raises(DataError, match=message):

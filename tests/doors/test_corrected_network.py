@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
 import smle
 from smle import Specification, correct
-from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, RuleError
+from smle.errors import CertificateError, DataError, ModelFormatError, RuleError
 from smle.nearest.oracle import nearest_outputs
 from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
@@ -127,27 +125,6 @@ def test_a_module_that_breaks_nothing_stays_as_it_is() -> None:
     np.testing.assert_array_equal(answers(correct(model, spec), X), answers(model, X))
 
 
-def test_gradients_pass_where_answers_are_allowed_and_training_keeps_the_guarantee() -> None:
-    spec, X = spec_of(RULES["shares"]), inputs(400)
-    model = wild_model(2)
-    network = correct(model, spec)
-    allowed = torch.from_numpy(~breaking(spec, X, answers(model, X)))
-    t = model(X)
-    t.retain_grad()
-    network.head(X, t).sum().backward()
-    assert 0 < allowed.sum() < len(X)
-    assert bool((t.grad[allowed] == 1).all())
-    assert bool((t.grad[~allowed] == 0).any())
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        ((network(X) - 0.4) ** 2).mean().backward()
-        optimizer.step()
-    assert not torch.equal(model(X), t)
-    assert not breaking(spec, X, answers(network, X)).any()
-    network.certificate_.check()
-
-
 def test_further_arguments_go_to_the_module_and_rules_read_the_features() -> None:
     spec = spec_of(RULES["limits"])
     images, X = torch.rand(60, 1, 8, 8), inputs(60)
@@ -164,16 +141,6 @@ def answers_of_images(network: nn.Module, X: Tensor, images: Tensor) -> np.ndarr
     return found
 
 
-def test_sequences_of_rows_and_flat_answers() -> None:
-    spec = spec_of("outputs: [p]\nrules:\n  - {name: r, then: 0 <= p <= 0.5 + 0.1 * a}\n")
-    X = inputs(60).reshape(12, 5, 2)
-    network = correct(wild_model(1), spec).eval()
-    assert network(X).shape == (12, 5, 1)
-    flat = correct(nn.Sequential(wild_model(1), nn.Flatten(-2)), spec).eval()
-    assert flat(X).shape == (12, 5)
-    np.testing.assert_array_equal(answers(flat, X), answers(network, X)[..., 0])
-
-
 def test_counts_and_numbers_that_are_none() -> None:
     class Sometimes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -185,32 +152,6 @@ def test_counts_and_numbers_that_are_none() -> None:
     np.testing.assert_allclose(answers(network, X)[:, 0], [0.5, 0.5, 0])  # the median of the examples; as it was; moved
     assert network.counts == {"rows": 3, "moved": 1, "replaced": 1}
     assert "3 rows, 1 moved, 1 replaced" in repr(network)
-
-
-def test_other_formats_and_copies() -> None:
-    spec, X = spec_of(RULES["limits"]), inputs(50)
-    network = correct(wild_model(3).double(), spec).eval()
-    assert network(X).dtype is torch.float32
-    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
-        np.testing.assert_array_equal(answers(other, X), answers(network, X))
-    assert not breaking(spec, X, answers(correct(wild_model(3).to(torch.bfloat16), spec).eval(), X)).any()
-
-
-def test_tables_are_read_by_name_and_arrays_by_place() -> None:
-    spec = Specification.from_yaml("""
-inputs: {a: [0, 1], b: [100, 200], kind: {categories: [x, y]}}
-outputs: [y]
-rules: [{name: cap, when: a >= 0.5 and kind == x, then: y <= 0.01 * b}]
-""")
-    torch.manual_seed(0)
-    network = correct(nn.Linear(4, 1), spec)
-    table = pd.DataFrame({"b": np.linspace(100, 200, 80), "kind": ["x", "y"] * 40, "a": np.linspace(0, 1, 80)})
-    rows = np.column_stack([table["a"], table["b"], table["kind"] == "x", table["kind"] == "y"]).astype(np.float64)
-    np.testing.assert_array_equal(network.predict(table), network.predict(rows))
-    table.loc[3, "a"] = 2.0
-    with pytest.raises(DataError, match="a"):
-        network.predict(table)
-    assert len(network.predict(table, out_of_domain="clip")) == 80
 
 
 # --- folders
@@ -322,9 +263,3 @@ def test_features_of_another_shape_and_rules_that_are_none_are_refused() -> None
         BoxNetwork(nn.Linear(2, 4), free, embedding=4)
     with pytest.raises(TypeError, match="Expected a Specification"):
         correct(wild_model(2), RULES["coupled"])
-
-
-def test_contradicting_rules_are_named_with_an_input() -> None:
-    rules = "outputs: [p, q]\nrules:\n  - {name: on, then: p >= 1}\n  - {name: off, when: b >= 0, then: p <= 0.5}\n"
-    with pytest.raises(ContradictionError, match=r"'on' and 'off' contradict each other at .*b="):
-        correct(wild_model(2), spec_of(rules))

@@ -1,4 +1,4 @@
-"""Tables and arrays at the torch door are read as at every other door: one function reads numbers."""
+"""Tables and arrays are read alike at every door, of torch, estimators and functions: one function reads numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
 from torch import Tensor, nn
 
 import smle
-from smle import Specification, correct
+from smle import SafeRegressor, Specification, correct
 from smle.errors import DataError
 from smle.nn import BoxNetwork, SafeNetwork
 
@@ -40,7 +43,14 @@ def stored_box(folder: object) -> nn.Module:
     return smle.load(f"{folder}/model", backbone=Half(4))
 
 
+def estimator(spec: Specification) -> SafeRegressor:
+    X = np.random.default_rng(0).uniform(size=(40, 2))
+    inside = make_pipeline(SimpleImputer(), Ridge())
+    return SafeRegressor(spec, inside, compare=False).fit(X, np.where(X[:, 0] < 0.7, -1.0, 2.0))
+
+
 DOORS = {
+    "estimator": lambda folder: estimator(SPEC),
     "correct": lambda folder: correct(Half(), SPEC),
     "network": lambda folder: SafeNetwork(Half(), SPEC),
     "stored box": stored_box,
@@ -52,11 +62,12 @@ TABLES = {
     "float32": (POINT_SEVEN, [1]),
     "big-endian float32": (POINT_SEVEN.astype(">f4"), [1]),
     "little-endian float32": (POINT_SEVEN.astype("<f4"), [1]),
+    "big-endian float32, by name": (pd.DataFrame(POINT_SEVEN.astype(">f4"), columns=["x", "w"]), [1]),
     "float32 in float64": (POINT_SEVEN.astype(np.float64), [0]),
     "big-endian float64": (POINT_SEVEN.astype(">f8"), [0]),
     "float16": (np.array([[0.75, 0.5], [0.5, 0.5]], dtype=np.float16), [1, 0]),
     "masked": (MASKED, [1, 0]),
-    "masked, float32": (MASKED.astype(np.float32), [1, 0]),
+    "masked, float32": (np.ma.MaskedArray(np.vstack([POINT_SEVEN] * 2), mask=MASKED.mask), [1, 1]),
     "masked, whole": (np.ma.MaskedArray([[0, 1], [0, 1]], mask=[[True, False], [False, False]]), [1, 0]),
     "NaN": (np.array([[np.nan, 0.5], [0.1, 0.5]]), [1, 0]),
     "None": (np.array([[None, 0.5], [0.1, 0.5]], dtype=object), [1, 0]),
@@ -102,10 +113,15 @@ def test_tensors_are_read_so_too(kind: str) -> None:
 
 
 def test_what_is_missing_without_a_stand_in_is_refused() -> None:
-    network = correct(Half(), Specification.from_yaml(RULES.replace("{range: [0, 1], missing: 0.9}", "[0, 1]")))
+    bare = Specification.from_yaml(RULES.replace("{range: [0, 1], missing: 0.9}", "[0, 1]"))
+    network, fitted = correct(Half(), bare), estimator(bare)
     for table in (MASKED, [[None, 0.5]], np.array([[np.nan, 0.5]]), torch.tensor([[torch.nan, 0.5]])):
         with pytest.raises(DataError, match=r"'x': 1 of . values are missing"):
             network.predict(table, out_of_domain="clip")
+    for kind in (np.float32, np.float64, object):
+        with pytest.raises(ValueError, match=r"missing|NaN"):
+            fitted.predict(MASKED.astype(kind))
+        assert (fitted.predict(np.ma.MaskedArray(MASKED.data.astype(kind), mask=False)) <= 0).all()
 
 
 @pytest.mark.parametrize("table", [[[0.1, 0.2], [0.3]], [["a", 0.5]], np.zeros(2), np.zeros((1, 3)), 5.0])

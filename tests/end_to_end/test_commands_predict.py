@@ -277,7 +277,7 @@ def test_monitor(braking_folder, braking_table, data, tmp_path):
 
 
 def test_monitor_of_a_model_that_says_nothing_about_its_training(braking_model, data, tmp_path):
-    from smle.doors.new_rules import project_model
+    from smle.doors.assure import project_model
 
     project_model(braking_model, braking_model.specification_).save(tmp_path / "bare")
     text = run("monitor", tmp_path / "bare", data)

@@ -10,7 +10,7 @@ import pytest
 
 from smle import NetworkClassifier, SafeClassifier, SMLERegressor, Specification, load
 from smle.demo import BRAKING_RULES
-from smle.doors.new_rules import project_model
+from smle.doors.assure import project_model
 from smle.errors import DataError, NotCertifiedError
 from smle.rules.membership import broken
 from smle.tables import encode_inputs

@@ -24,6 +24,10 @@ CROSSING = """\
 SMALL = {"hidden_layer_sizes": (32, 32), "embedding": 16, "max_epochs": 60, "random_state": 0}
 
 
+def dosing(compare=True, **more):
+    return SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, **more}), compare=compare)
+
+
 @pytest.fixture(scope="module")
 def doses():
     """Rows that break nothing, under a limit that moves and meets a fixed one."""
@@ -49,16 +53,14 @@ def test_learned_heads_that_are_far_behind_are_told_of_with_a_remedy(poor, doses
     assert "Use SafeRegressor or SafeClassifier" in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mended = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**SMALL)).fit(*doses)  # what the warning says
+        mended = dosing().fit(*doses)  # what the warning says
     found = mended.description_["scores"]["score"]
     assert found["safe"] > found["postprocess"] - 0.01 > scores["score"]["safe"] + 0.1
 
 
 def test_a_network_that_is_poor_before_it_is_corrected_is_told_of(doses):
     with pytest.warns(AccuracyWarning, match=r"Likely cause: .*after 1 epoch and was still getting better"):
-        SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 1, "learning_rate": 1e-5})).fit(
-            *doses
-        )
+        dosing(max_epochs=1, learning_rate=1e-5).fit(*doses)
 
 
 def test_the_warning_is_stored_and_printed(poor, tmp_path):
@@ -73,7 +75,7 @@ def test_the_warning_is_stored_and_printed(poor, tmp_path):
 
 
 def test_certificates_of_models_without_scores_say_so(doses):
-    model = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 1}), compare=False).fit(*doses)
+    model = dosing(max_epochs=1, compare=False).fit(*doses)
     assert model.description_["scores"] == {}
     assert str(model.certificate_).endswith("Accuracy: not measured.")
     model.set_scores({"mine": 0.5})
@@ -88,9 +90,7 @@ def test_good_models_and_models_without_rules_are_not_warned_about(braking_model
         plain = SafeRegressor(without_rules(Specification.from_yaml(INPUTS + CROSSING)), NetworkRegressor(**SMALL)).fit(
             *doses
         )
-        constant = SafeRegressor(INPUTS + CROSSING, NetworkRegressor(**{**SMALL, "max_epochs": 2})).fit(
-            doses[0], np.full(1500, 0.05)
-        )
+        constant = dosing(max_epochs=2).fit(doses[0], np.full(1500, 0.05))
     assert plain.description_["scores"] == {}
     assert constant.description_["scores"]["concern"] == ""  # there is nothing to explain
 

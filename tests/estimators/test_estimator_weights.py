@@ -11,6 +11,10 @@ SPEC = "inputs: {a: [0, 10]}\noutputs: [u]\nrules:\n  - {name: cap, then: 0 <= u
 LABELS = "inputs: {a: [0, 10]}\nlabels: [on, off]\nrules:\n  - {name: one, then: not (on and off)}\n"
 
 
+def numbers(**more):
+    return SafeRegressor(SPEC, NetworkRegressor(**QUICK, **more))
+
+
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
@@ -21,18 +25,16 @@ def rows():
 def test_rows_of_weight_zero_count_as_absent(rows):
     X, y = rows
     weight = np.where(np.arange(300) % 3 == 0, 0.0, 1.0)
-    weighted = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight)
-    without = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(
-        X[weight > 0], y[weight > 0], sample_weight=np.ones(200)
-    )
+    weighted = numbers().fit(X, y, sample_weight=weight)
+    without = numbers().fit(X[weight > 0], y[weight > 0], sample_weight=np.ones(200))
     assert np.array_equal(weighted.predict(X), without.predict(X))
     assert weighted.certificate_.check()
 
 
 def test_equal_weights_are_no_weights(rows):
     X, y = rows
-    plain = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y).predict(X)
-    doubled = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=np.full(300, 2.0)).predict(X)
+    plain = numbers().fit(X, y).predict(X)
+    doubled = numbers().fit(X, y, sample_weight=np.full(300, 2.0)).predict(X)
     assert np.abs(plain - doubled).max() < 1e-3 * np.abs(plain).max()
 
 
@@ -40,7 +42,7 @@ def test_equal_weights_are_no_weights(rows):
 def test_heavy_rows_pull(rows, heavy):
     X, y = rows
     weight = np.where(y["u"] == heavy, 50.0, 1.0)
-    predicted = SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight).predict(X)
+    predicted = numbers().fit(X, y, sample_weight=weight).predict(X)
     assert abs(float(predicted.mean()) - heavy) < 1.0
 
 
@@ -57,11 +59,11 @@ def test_final_epochs_where_there_is_little_noise(rows):
     X, noise = rows
     clear = 0.7 * X["a"].to_numpy()
     fitted = {
-        "clear": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, clear),
-        "noisy": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, noise),
-        "asked": SafeRegressor(SPEC, NetworkRegressor(**QUICK, final_epochs=2)).fit(X, noise),
-        "none": SafeRegressor(SPEC, NetworkRegressor(**QUICK, final_epochs=0)).fit(X, clear),
-        "constant": SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, np.full(300, 3.0)),
+        "clear": numbers().fit(X, clear),
+        "noisy": numbers().fit(X, noise),
+        "asked": numbers(final_epochs=2).fit(X, noise),
+        "none": numbers(final_epochs=0).fit(X, clear),
+        "constant": numbers().fit(X, np.full(300, 3.0)),
         "labels": SafeClassifier(LABELS, NetworkClassifier(**QUICK, learning_rate=0.01)).fit(
             X, np.stack([clear > 3, clear < 2], axis=1).astype(int)
         ),
@@ -87,7 +89,7 @@ def test_predictions_stay_at_the_border_where_targets_are_beyond():
 def test_bad_weights_are_refused(rows, weight):
     X, y = rows
     with pytest.raises(ValueError, match=r"(?i)weight"):
-        SafeRegressor(SPEC, NetworkRegressor(**QUICK)).fit(X, y, sample_weight=weight)
+        numbers().fit(X, y, sample_weight=weight)
 
 
 WRONG = {

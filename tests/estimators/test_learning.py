@@ -9,9 +9,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multioutput import MultiOutputClassifier
 
-import smle.estimators.classifier
 import smle.estimators.quantiles
-import smle.estimators.regressor
+import smle.estimators.safe
 from smle import (
     NetworkClassifier,
     NetworkRegressor,
@@ -33,6 +32,14 @@ from smle.heads.box.estimators import box_training, learned_box
 QUICK = {"hidden_layer_sizes": (16,), "max_epochs": 40, "random_state": 0, "verbose": False}
 CAPPED = "inputs: {x: [0, 10]}\noutputs: [y]\nrules: [{name: cap, then: 0 <= y <= 9}]\n"
 PAIR = "inputs: {x: [0, 1]}\nlabels: [old, young]\nrules: [{name: one, then: not (old and young)}]\n"
+
+
+def capped(**more):
+    return SafeRegressor(CAPPED, NetworkRegressor(**{**QUICK, **more}), compare=False)
+
+
+def pair(thresholds=None):
+    return SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds=thresholds, compare=False)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +70,7 @@ def noisy_labels() -> tuple[pd.DataFrame, np.ndarray]:
 def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, high):
     X, y = skewed
     of_quantiles = {"quantile": 0.9} if loss == "quantile" else {}
-    model = SafeRegressor(CAPPED, NetworkRegressor(loss=loss, **of_quantiles, **QUICK), compare=False).fit(X, y)
+    model = capped(loss=loss, **of_quantiles).fit(X, y)
     answers = model.predict(X)
     assert answers.min() >= 0
     assert answers.max() <= 9
@@ -73,7 +80,7 @@ def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, hi
 
 def test_poisson_is_for_numbers_from_zero_on(skewed):
     with pytest.raises(DataError, match="counts and rates"):
-        SafeRegressor(CAPPED, NetworkRegressor(loss="poisson", **QUICK), compare=False).fit(skewed[0], skewed[1] - 1)
+        capped(loss="poisson").fit(skewed[0], skewed[1] - 1)
 
 
 def test_balanced_classes_find_more_of_the_rare_side():
@@ -129,8 +136,8 @@ def test_a_temperature_changes_no_decision():
 
 def test_rules_hold_for_the_labels_that_thresholds_make(noisy_labels, tmp_path):
     X, y = noisy_labels
-    plain = SafeClassifier(PAIR, NetworkClassifier(**QUICK), compare=False).fit(X, y)
-    eager = SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds={"old": 0.2}, compare=False).fit(X, y)
+    plain = pair().fit(X, y)
+    eager = pair(thresholds={"old": 0.2}).fit(X, y)
     labels, chance = eager.predict(X), eager.predict_proba(X)
     assert not labels.all(axis=1).any()
     assert labels[:, 0].mean() > plain.predict(X)[:, 0].mean() + 0.1
@@ -151,10 +158,7 @@ def test_rules_hold_for_the_labels_that_thresholds_make(noisy_labels, tmp_path):
 
 def test_thresholds_are_tuned_on_rows_held_out(noisy_labels):
     X, y = noisy_labels
-    plain, tuned = (
-        SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds=t, compare=False).fit(X, y)
-        for t in (None, "balanced_accuracy")
-    )
+    plain, tuned = (pair(thresholds=t).fit(X, y) for t in (None, "balanced_accuracy"))
     assert tuned.thresholds_["old"] < 0.5
 
     def balanced(model):
@@ -207,9 +211,7 @@ def test_labels_refuse_what_has_no_meaning(noisy_labels, parameters, reason):
 
 def test_weights_are_pulled_to_zero_where_much_is_noise(skewed):
     def size(loss, decay):
-        model = SafeRegressor(CAPPED, NetworkRegressor(loss=loss, weight_decay=decay, **QUICK), compare=False).fit(
-            *skewed
-        )
+        model = capped(loss=loss, weight_decay=decay).fit(*skewed)
         return sum(float(np.square(weight).sum()) for weight, _ in model.deployed_.front.layers)
 
     assert size("squared_error", None) < 0.95 * size("squared_error", 0.0)
@@ -223,9 +225,7 @@ def test_callbacks_see_every_epoch_and_end_training(skewed):
         seen.append(info.epoch)
         return info.epoch == 3
 
-    model = SafeRegressor(
-        CAPPED, NetworkRegressor(callbacks=[stop], device="cpu", weight_decay=0.1, **QUICK), compare=False
-    ).fit(*skewed)
+    model = capped(callbacks=[stop], device="cpu", weight_decay=0.1).fit(*skewed)
     assert seen == [0, 1, 2, 3]
     assert model.estimator_.history_.stopped == "callback"
 
@@ -293,7 +293,7 @@ def test_training_goes_on_from_the_weights_as_they_are(skewed, tmp_path):
 
 def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     X, y = skewed[0], np.minimum(skewed[0][:, 0], 8)
-    model = SafeRegressor(CAPPED, NetworkRegressor(batch_size=32, **QUICK), compare=False)
+    model = capped(batch_size=32)
     for _ in range(5):
         for part in np.array_split(np.arange(len(X)), 2):
             model.partial_fit(X[part], y[part])
@@ -302,17 +302,14 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     assert model.score(X, y) > 0.95
     with pytest.raises(AttributeError, match="no attribute 'partial_fit'"):
         SafeRegressor(CAPPED, Ridge()).partial_fit(X, y)
-    labels = SafeClassifier(PAIR, NetworkClassifier(**QUICK), thresholds=0.3, compare=False)
+    labels = pair(thresholds=0.3)
     for _ in range(3):
         chance = labels.partial_fit(*noisy_labels).predict_proba(noisy_labels[0])
     assert np.array_equal(chance >= 0.3, labels.predict(noisy_labels[0]) == 1)
     assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
 
 
-MODULES = [
-    learned_box,
-    *(getattr(smle.estimators, name) for name in ["classifier", "networks", "quantiles", "regressor"]),
-]
+MODULES = [learned_box, *(getattr(smle.estimators, name) for name in ["networks", "quantiles", "safe"])]
 
 
 @pytest.mark.parametrize("module", MODULES)

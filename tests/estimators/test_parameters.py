@@ -197,12 +197,3 @@ def test_verify_certify_and_project_take_estimators(table):
     for call in (lambda: smle.project(model, margin=1.0), lambda: smle.certify(model, files={})):
         with pytest.raises(TypeError, match="is for"):
             call()
-
-
-def test_rules_from_a_file(tmp_path):
-    (tmp_path / "rules.yaml").write_text(RULES)
-    spec = Specification.from_yaml(RULES)
-    assert Specification.from_file(tmp_path / "rules.yaml") == Specification.from_file(str(tmp_path / "rules.yaml"))
-    assert Specification.from_file(tmp_path / "rules.yaml") == spec
-    with pytest.raises(smle.errors.RuleError):
-        Specification.from_file(RULES)

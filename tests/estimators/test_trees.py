@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
 from smle.errors import AccuracyWarning
-from smle.estimators import trees
+from smle.estimators import concerns
 from support.commands import run
 
 INPUTS = f"inputs: {{{', '.join(f'{name}: [0, 1]' for name in 'abcdefghij')}}}\n"
@@ -120,8 +120,8 @@ def test_with_many_outputs_those_are_learned_for_which_trees_are_good(monkeypatc
     spec = Specification.from_yaml(INPUTS + f"outputs: {names}\nrules: [{{name: cap, then: y0 <= 50}}]")
     y = pd.DataFrame({name: steps if i in (2, 4, 5) else slope for i, name in enumerate(names)})
     shapes = []
-    boosters = trees._boosters
-    monkeypatch.setattr(trees, "_boosters", lambda X, y, *rest: shapes.append(y.shape) or boosters(X, y, *rest))
+    boosters = concerns._boosters
+    monkeypatch.setattr(concerns, "_boosters", lambda X, y, *rest: shapes.append(y.shape) or boosters(X, y, *rest))
     advice = advice_of(fitted(SafeRegressor(spec, NetworkRegressor(), random_state=0), X, y))
     assert any(f"R2 of 'y{i}'" in advice for i in (2, 4, 5))
     assert [shape[1] for shape in shapes] == [3]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from smle import correct
-from smle.certificates import drafts
+from smle.certificates import issue
 from smle.heads.rules.author import certify_rules
 from smle.heads.rules.candidates import Candidates
 from smle.nearest import label_branches, label_diagrams
@@ -114,7 +114,7 @@ def test_a_search_that_is_cut_short_is_told_and_counted(monkeypatch: pytest.Monk
     monkeypatch.setattr(label_diagrams, "_SIZES", ((5, 0),))
     monkeypatch.setattr(label_branches, "STEPS", 40)
     monkeypatch.setattr(label_branches, "_MOST_LITERALS", 0)
-    monkeypatch.setattr(drafts, "_drafts", OrderedDict())  # with the program that was made before
+    monkeypatch.setattr(issue, "_drafts", OrderedDict())  # with the program that was made before
     head = correct(lambda X: logits("normal", len(X), 30), spec)
     _, info = head.predict(X, return_info=True)
     assert "near" in set(info["served"]) <= {"kept", "moved", "near"}

@@ -236,26 +236,15 @@ POINTS = torch.tensor([[0.5, 0.25], [0.75, -0.5], [-0.25, 0.5], [0.0, 0.125]])
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
-def test_formats_of_the_backbone(kind: torch.dtype) -> None:
+def test_formats_of_backbone_and_features_and_autocast(kind: torch.dtype) -> None:
     expected = gradients(correct(Linear(), MOVING), POINTS)
-    found = gradients(correct(Linear().to(kind), MOVING), POINTS)
-    for own, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(own, other.to(own.dtype), rtol=2e-2, atol=2e-2)
     assert expected[0].abs().max() > 0.1
-
-
-@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
-def test_formats_of_the_features(kind: torch.dtype) -> None:
-    expected = gradients(correct(Linear(), MOVING), POINTS)
-    found = gradients(correct(Linear(), MOVING), POINTS.to(kind))
-    assert found[0].dtype is kind
-    torch.testing.assert_close(found[0].float(), expected[0], rtol=1e-2, atol=1e-2)
-
-
-def test_autocast() -> None:
-    expected, found = (gradients(correct(Linear(), MOVING), POINTS, autocast=mode) for mode in (False, True))
-    for own, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(own, other, rtol=2e-2, atol=2e-2)
+    of_features = gradients(correct(Linear(), MOVING), POINTS.to(kind))
+    assert of_features[0].dtype is kind
+    of_backbone = gradients(correct(Linear().to(kind), MOVING), POINTS)
+    for found in (of_features, of_backbone, gradients(correct(Linear(), MOVING), POINTS, autocast=True)):
+        for own, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(own, other.to(own.dtype), rtol=2e-2, atol=2e-2)
 
 
 def test_second_derivatives_are_those_of_affine_pieces() -> None:

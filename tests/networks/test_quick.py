@@ -10,7 +10,7 @@ from torch import nn
 
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.networks.quick import Quick
+from smle.networks.backbones import Quick
 from smle.nn import MLP, SafeNetwork
 from support.safe_networks import BRAKING, make_rows
 

@@ -52,6 +52,13 @@ rules:
   - {name: jobless, when: job == none and income < 12000, then: limit <= 500}
   - {name: old, when: age > 80, then: limit <= 10000 + 0.1 * income}
 """
+DOSE = """
+inputs: {weight: [2, 250], age: [0, 110]}
+outputs: [dose]
+rules:
+  - {name: by weight, then: 0 <= dose <= 0.05 * weight and dose <= 4}
+  - {name: old, when: age >= 80, then: dose <= 2}
+"""
 LEAVES = """
 inputs: {a: [0, 10], b: [0, 10]}
 outputs: [u, v]

@@ -55,8 +55,8 @@ def project(
         require_model(model)
         from smle.advice.examine import conflicts_explained
         from smle.cli.train import require_fitting, split
+        from smle.doors.assure import project_model
         from smle.doors.load import read_model
-        from smle.doors.new_rules import project_model
         from smle.estimators import compare_models, quick_baseline
         from smle.rules import Specification
         from smle.storage import require_replaceable

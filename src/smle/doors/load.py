@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
-from smle.estimators.classifier import SafeClassifier
 from smle.estimators.quantiles import SafeQuantileRegressor
-from smle.estimators.regressor import SafeRegressor
+from smle.estimators.safe import SafeClassifier, SafeRegressor
 from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
 from smle.storage import read_record
 

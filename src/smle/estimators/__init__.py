@@ -1,10 +1,9 @@
 """The scikit-learn interface: estimators whose fitted models are certified."""
 
 from smle.estimators.base import SafeEstimator, without_rules
-from smle.estimators.classifier import SafeClassifier
 from smle.estimators.networks import NetworkClassifier, NetworkRegressor
 from smle.estimators.quantiles import SafeQuantileRegressor
-from smle.estimators.regressor import SafeRegressor
+from smle.estimators.safe import SafeClassifier, SafeRegressor
 from smle.estimators.scores import compare_models, quick_baseline
 
 __all__ = [

@@ -6,17 +6,17 @@ import math
 import sys
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from smle.advice.unit_check import require_units
 from smle.certificates.agreement import require_kind
 from smle.errors import AccuracyWarning, CertificateError, DataError, ModelFormatError, NotCertifiedError
 from smle.estimators.bases import BaseEstimator
-from smle.estimators.fitted import FittedModel
-from smle.estimators.inputs import plain_table
+from smle.estimators.fitted import FittedModel, plain_table
 from smle.estimators.scores import compare_held_out
 from smle.estimators.tasks import Held, Task, TrainingRows
 from smle.heads.grid.reduction import reconciled
@@ -74,22 +74,6 @@ class SafeEstimator(FittedModel, BaseEstimator):
         def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
             """Fit to a table and its targets."""
 
-        @overload
-        def predict(
-            self,
-            X: Any,
-            *,
-            return_info: Literal[False] = False,
-            out_of_domain: str | None = None,
-            bad_rows: str = "raise",
-        ) -> npt.NDArray[Any]: ...
-        @overload
-        def predict(
-            self, X: Any, *, return_info: Literal[True], out_of_domain: str | None = None, bad_rows: str = "raise"
-        ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
-        def predict(self, X: Any, **options: Any) -> Any:
-            """Return answers to a table."""
-
         def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
             """Return R2 or accuracy."""
 
@@ -144,7 +128,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
     def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
         """Adopt a model fitted to these rows, and describe it; `task` reads its answers.
 
-        Returns what it does to the rows.
+        `facts` go to model.json: the seed, the architecture, the history. Returns what it does to the rows.
         """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -153,9 +137,21 @@ class SafeEstimator(FittedModel, BaseEstimator):
         if column_names(rows.table) is not None:
             self.feature_names_in_ = np.asarray(rows.frame.columns, dtype=object)
         usage = served.usage(served.reader.opened(rows.frame, rows.encoded))
-        described = describe(rows.spec, rows.encoded, rows.targets, kind=type(self).__name__, usage=usage, **facts)
-        served.describe({**described, **task.facts(), "parameters": plain_parameters(self)})
+        provenance = {
+            "data_sha256": table_digest(rows.encoded, rows.targets),
+            "rows": len(rows.encoded),
+            "seed": facts.pop("seed"),
+            "command": " ".join(sys.argv)[:1000],
+        }
+        facts |= {"provenance": provenance, "training": usage.to_json(), "parameters": plain_parameters(self)}
+        served.describe(description_of(type(self).__name__, rows.spec, **facts, **task.facts()))
         return usage
+
+    def set_scores(self, scores: dict[str, Any]) -> None:
+        """Record scores (of this model, its baseline, ...) in the description, and bind the certificate to it."""
+        check_is_fitted(self, "description_")
+        known = self.description_
+        self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
         """Record how the model compares with a quick plain one on the rows held out, if requested."""
@@ -197,29 +193,6 @@ class SafeEstimator(FittedModel, BaseEstimator):
 def without_rules(spec: Specification) -> Specification:
     """Return the same inputs and outputs without rules: the specification of a baseline."""
     return replace(spec, rules=(), flags=())
-
-
-def describe(
-    spec: Specification,
-    X: npt.NDArray[Any],
-    targets: npt.NDArray[Any],
-    *,
-    kind: str,
-    architecture: dict[str, Any],
-    seed: int | None,
-    history: dict[str, Any],
-    usage: Usage,
-    **further: Any,
-) -> dict[str, Any]:
-    """Return the description of a model fitted to encoded rows and targets."""
-    provenance = {
-        "data_sha256": table_digest(X, targets),
-        "rows": len(X),
-        "seed": seed,
-        "command": " ".join(sys.argv)[:1000],
-    }
-    facts = {"architecture": architecture, "provenance": provenance, "history": history, **further}
-    return description_of(kind, spec, training=usage.to_json(), **facts)
 
 
 def short_history(history: History) -> dict[str, Any]:

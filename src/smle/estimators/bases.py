@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
         def _get_metadata_request(self) -> Any: ...
 
-        def __sklearn_clone__(self) -> Self:
-            """Return an unfitted copy."""
-
-        def __getstate__(self) -> dict[str, Any]: ...
-
-        def __setstate__(self, state: dict[str, Any]) -> None: ...
-
     class RegressorMixin:
         """An estimator of numbers."""
 

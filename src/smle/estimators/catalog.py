@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -76,25 +76,22 @@ def _columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _made(name: str, regression: bool, seed: int) -> Any:
-    forest = {"n_estimators": 200, "min_samples_leaf": 2, "n_jobs": 1, "random_state": seed}
-    made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    if name in ("xgboost", "lightgbm"):
+        package, kind = require(name, f"--estimator {name}"), "XGB" if name == "xgboost" else "LGBM"
+        quiet = {"verbose": -1} if name == "lightgbm" else {}
+        return getattr(package, f"{kind}{'Regressor' if regression else 'Classifier'}")(random_state=seed, **quiet)
+    if name == "ridge":
+        return RidgeCV(alphas=np.logspace(-3, 3, 13)) if regression else LogisticRegression(max_iter=1000)
+    forest = {"n_estimators": 200, "min_samples_leaf": 2, "n_jobs": 1}
+    kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "hist-gradient-boosting": (
-            lambda: HistGradientBoostingRegressor(categorical_features=None, random_state=seed),
-            lambda: HistGradientBoostingClassifier(categorical_features=None, random_state=seed),
+            HistGradientBoostingRegressor, HistGradientBoostingClassifier, {"categorical_features": None},
         ),
-        "random-forest": (lambda: RandomForestRegressor(**forest), lambda: RandomForestClassifier(**forest)),
-        "extra-trees": (lambda: ExtraTreesRegressor(**forest), lambda: ExtraTreesClassifier(**forest)),
-        "ridge": (lambda: RidgeCV(alphas=np.logspace(-3, 3, 13)), lambda: LogisticRegression(max_iter=1000)),
-        "xgboost": (
-            lambda: require("xgboost", "--estimator xgboost").XGBRegressor(random_state=seed),
-            lambda: require("xgboost", "--estimator xgboost").XGBClassifier(random_state=seed),
-        ),
-        "lightgbm": (
-            lambda: require("lightgbm", "--estimator lightgbm").LGBMRegressor(random_state=seed, verbose=-1),
-            lambda: require("lightgbm", "--estimator lightgbm").LGBMClassifier(random_state=seed, verbose=-1),
-        ),
+        "random-forest": (RandomForestRegressor, RandomForestClassifier, forest),
+        "extra-trees": (ExtraTreesRegressor, ExtraTreesClassifier, forest),
     }  # fmt: skip
-    return made[name][0 if regression else 1]()
+    regressor, classifier, given = kinds[name]
+    return (regressor if regression else classifier)(random_state=seed, **given)
 
 
 class Tried(NamedTuple):
@@ -105,16 +102,14 @@ class Tried(NamedTuple):
     reason: str = ""
 
 
-def tried_models(
-    make: Callable[[str], SafeEstimator], X: pd.DataFrame, y: Any, *, names: Sequence[str] = _TRIED, seed: int = 0
-) -> list[Tried]:
+def tried_models(make: Callable[[str], SafeEstimator], X: pd.DataFrame, y: Any, *, seed: int = 0) -> list[Tried]:
     """Score models in three-fold cross-validation, best first, by R2 or accuracy of what is served.
 
     `make` returns an unfitted model for a name. X and y are tables of the same rows.
     """
     result = []
     folds = list(KFold(3, shuffle=True, random_state=seed).split(X))
-    for name in names:
+    for name in _TRIED:
         scores = []
         try:
             for kept, held in folds:

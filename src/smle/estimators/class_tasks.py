@@ -54,10 +54,10 @@ class LabelTask(Task):
         labels = targets.astype(np.int64)
         return labels[:, 0] if labels.shape[1] == 1 else labels
 
-    def typical(self, targets: Array) -> Array:
-        """Return the log-odds of the shares."""
+    def default(self, targets: Array) -> tuple[Array, Array]:
+        """Return the log-odds of the shares, and 1."""
         chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-        return np.asarray(np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR))
+        return np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR), np.ones(len(chance))
 
     def facts(self) -> dict[str, Any]:
         """Return that there are no classes, and the thresholds."""
@@ -174,10 +174,10 @@ class Options(Task):
         """Return the values of the chosen options."""
         return np.asarray(self.values[targets.argmax(axis=1)])
 
-    def typical(self, targets: Array) -> Array:
-        """Return the logarithms of the shares."""
+    def default(self, targets: Array) -> tuple[Array, Array]:
+        """Return the logarithms of the shares, and 1."""
         chance = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
-        return np.asarray(np.clip(np.log(chance) * self.sign, -_PRIOR, _PRIOR))
+        return np.clip(np.log(chance) * self.sign, -_PRIOR, _PRIOR), np.ones(len(chance))
 
     def loss(self, targets: Array) -> Any:
         """Return the cross-entropy, weighted by class."""

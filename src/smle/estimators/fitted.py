@@ -1,29 +1,74 @@
-"""What an estimator can do once fitted or loaded: predict, count, explain, store."""
+"""What an estimator can do once fitted or loaded: read rows, predict numbers or classes, count, explain, store."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from smle.certificates.document import Certificate
 from smle.errors import DataError
-from smle.estimators.inputs import plain_table
+from smle.estimators.bases import ClassifierMixin, RegressorMixin
+from smle.estimators.class_tasks import LabelTask, Options
+from smle.estimators.tasks import Numbers
 from smle.monitor import Edges, Usage
 from smle.rules import Specification
 from smle.serving.served import Answered, Served
 from smle.storage import ModelRecord, write_record
-from smle.tables import ASIDE, SetAside, as_table, column_names, raw_values
+from smle.tables import ASIDE, Reader, SetAside, as_table, column_names, encode_numbers, raw_values
+from smle.tables.values import plain_array, read_numbers
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FittedModel"]
+__all__ = ["ClassAnswers", "FittedModel", "NumberAnswers", "checked_numbers", "plain_table"]
 
 Array = npt.NDArray[np.float64]
+
+
+def plain_table(X: Any, spec: Specification) -> Any:
+    """Return tables with column names unchanged, and anything else as a checked two-dimensional array.
+
+    Raises ValueError if it is sparse, complex, empty or one-dimensional, or has infinities, NaN without a stand-in, or
+    integers that would be rounded.
+    """
+    X = as_table(X)
+    if column_names(X) is not None:
+        return X
+    X = plain_array(X)
+    if not (spec.one_hot or spec.dates):
+        stands_in = any(item.missing is not None for item in spec.inputs)
+        return checked_numbers(X, "allow-nan" if stands_in else True, spec)
+    try:
+        array = np.asarray(X, dtype=object)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.ndim != 2:
+        raise DataError(
+            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} which is none."
+        )
+    return array
+
+
+def checked_numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDArray[Any]:
+    """Return an array of numbers; refuse what only NumPy reads as numbers, and what was rounded."""
+    checked: npt.NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite=finite)
+    if id(checked) == id(X):  # floats, not copied
+        return checked
+    raw = raw_values(X)
+    if spec is not None and len(spec.inputs) == raw.shape[1]:
+        Reader(spec).read(raw)
+    else:
+        for place, values in enumerate(raw.T):
+            _, faults = read_numbers(str(place), values, truth=True, noun="Column")
+            if faults:
+                raise DataError(faults[0].message)
+    return checked
 
 
 class FittedModel:
@@ -70,9 +115,7 @@ class FittedModel:
     @property
     def columns_read(self) -> frozenset[str]:
         """Columns of a table that the rules name or the estimator inside reads."""
-        return frozenset(item.name for item in self.specification_.inputs) | frozenset(
-            self.deployed_.front.columns or ()
-        )
+        return frozenset({item.name for item in self.specification_.inputs}.union(self.deployed_.front.columns or ()))
 
     # --- using
 
@@ -113,6 +156,35 @@ class FittedModel:
         X = self._given_rows(X, bad_rows=bad_rows)
         policy = self.out_of_domain if out_of_domain is None else out_of_domain
         return self.deployed_.answer(X, policy, bad_rows=bad_rows, count=count, stacklevel=4)
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[False] = False, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def predict(
+        self, X: Any, *, return_info: Literal[True], out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
+
+    def predict(
+        self, X: Any, *, return_info: bool = False, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> Any:
+        """Return labels as 0/1 (rows, m), the chosen options (rows,), or numbers.
+
+        Args:
+            X: Table with the rules' input columns, and any others the model inside reads.
+            return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
+                (`served`, `moved`, `replaced`), or for a learned box `clipped_share`.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
+                estimator was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
+                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
+                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
+                `served_` counts them.
+        """
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return found.returned(self._task.predictions(found.served), return_info)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
         """Return the readable rows of a table, and what is wrong with the others; see `predict`."""
@@ -177,12 +249,6 @@ class FittedModel:
 
     # --- storing
 
-    def set_scores(self, scores: dict[str, Any]) -> None:
-        """Record scores (of this model, its baseline, ...) in the description, and bind the certificate to it."""
-        check_is_fitted(self, "description_")
-        known = self.description_
-        self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})
-
     def record(self) -> ModelRecord:
         """Return the model as plain data. Raises NotCertifiedError if it was loaded without verification."""
         check_is_fitted(self, "description_")
@@ -197,3 +263,135 @@ class FittedModel:
         from smle.export import write_onnx
 
         write_onnx(self.record(), path, monitor=monitor, stacked=stacked)
+
+
+class NumberAnswers(RegressorMixin, FittedModel):
+    """Answers of estimators with rules, as numbers."""
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[False] = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: Literal[False] = False,
+    ) -> npt.NDArray[np.float64]: ...
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[False] = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool,
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: Literal[True],
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool = False,
+    ) -> tuple[npt.NDArray[Any], dict[str, Any]]: ...
+
+    def predict(
+        self,
+        X: Any,
+        *,
+        return_info: bool = False,
+        out_of_domain: str | None = None,
+        bad_rows: str = "raise",
+        as_steps: bool = False,
+    ) -> Any:
+        """Return predictions as float64 numbers that hold the certified float32 values exactly.
+
+        Args:
+            X: Table with the rules' input columns, and any others the model inside reads.
+            return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
+                (`served`, `moved`, `replaced`), or for a learned box `clipped_share`.
+            as_steps: Return the whole numbers of steps (n, m), as integers, instead of the nearest float32 numbers.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
+                estimator was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
+                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
+                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
+                `served_` counts them.
+        """
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        result: Any = found.served.astype(np.float64)
+        if as_steps:
+            grid = self.specification_.grid
+            if grid is None:
+                raise ValueError("Expected outputs with steps for as_steps=True. Got rules without steps, or none.")
+            result = grid.whole(result)
+        result = result[:, 0] if self._task.flat and result.shape[1] == 1 else result
+        return found.returned(result, return_info)
+
+    def _plain_task(self, spec: Specification, y: Any = None) -> Numbers:
+        if spec.output_kind != "numbers":
+            kind = type(self).__name__
+            raise DataError(f"{kind} predicts numbers. Expected `outputs` in the rules. Got labels or choices.")
+        return Numbers(spec, y)
+
+
+class ClassAnswers(ClassifierMixin, FittedModel):
+    """Answers of estimators with rules, as labels or one choice."""
+
+    @property
+    def classes_(self) -> Any:
+        """The options in sorted order, in the type of y in `fit`; for labels, a list of 0 and 1 for each."""
+        return self._task.classes
+
+    def decision_function(
+        self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float64]:
+        """Return the certified logits or scores (rows, m), exactly, in float64.
+
+        Columns are those of `classes_`. For a choice between two options, return the lead of the second (rows,).
+        """
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return np.asarray(found.aligned(self._task.decisions(found.served.astype(np.float64))))
+
+    def predict_proba(
+        self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
+    ) -> npt.NDArray[np.float64]:
+        """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
+
+        A label is on if its probability is at least 0.5, or its threshold; the chosen option has the largest. An option
+        that the rules forbid at this input has 0, and the others share the rest as they would without it. A label that
+        the rules force or forbid there has 1 or 0. Other relations between labels change decisions, not the
+        probabilities of single labels. The proof covers predictions, not probabilities. Rows that are set aside (see
+        `predict`) have NaN.
+        """
+        found = self.answer(X, out_of_domain, bad_rows=bad_rows)
+        return np.asarray(found.aligned(self._task.ordered(self.chances(found))))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy as in scikit-learn: for several labels, the share of rows where all are right."""
+        return self._share_right(np.all, X, y, sample_weight)
+
+    def label_accuracy(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of single labels that are right, over all labels and rows; for a choice, the accuracy."""
+        return self._share_right(np.mean, X, y, sample_weight)
+
+    def _share_right(self, of_row: Callable[..., Any], X: Any, y: Any, weight: Any) -> float:
+        check_is_fitted(self, "description_")
+        if isinstance(self._task, Options):
+            return float(super().score(X, y, weight))
+        right = self.predict(X) == encode_numbers(self.specification_, y)
+        return float(np.average(of_row(right, axis=1), weights=weight))
+
+    def _plain_task(self, spec: Specification, y: Any = None) -> LabelTask | Options:
+        if spec.output_kind not in ("labels", "choice"):
+            raise DataError(
+                f"{type(self).__name__} predicts labels, or one choice. Expected `labels` or one of `choices` in the "
+                "rules. For mixed kinds of outputs use smle.nn.SafeNetwork."
+            )
+        return (Options if spec.output_kind == "choice" else LabelTask)(spec, y)

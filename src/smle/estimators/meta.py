@@ -244,13 +244,9 @@ def _network_front(
     )  # fmt: skip
     inner._learn(lesson, start=start, once=once)
     network = inner.network_
-    architecture = {"backbone": "mlp", "hidden": network.widths[1:-1], "embedding": network.widths[-1]}
-    if network.further is not None:
-        architecture["further"] = network.further.to_json()
-    history = short_history(inner.history_)
     return network, inner.held_out_, {
-        "architecture": architecture, "seed": inner.seed_, "history": history, "network": plain_parameters(inner),
-        "fitted": inner,
+        "architecture": network.architecture, "seed": inner.seed_, "history": short_history(inner.history_),
+        "network": plain_parameters(inner), "fitted": inner,
     }  # fmt: skip
 
 

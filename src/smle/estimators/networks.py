@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from smle.errors import DataError
 from smle.estimators.bases import BaseEstimator, ClassifierMixin, RegressorMixin
 from smle.estimators.calibration import rescaled, temperature
 from smle.estimators.class_tasks import LabelTask, Options
-from smle.estimators.inputs import counting_rows, named_table
+from smle.estimators.fitted import checked_numbers
 from smle.estimators.tasks import Held, Numbers, Quantiles, Task, quantile_names
 from smle.parameters import (
     ClassificationParameters,
@@ -28,16 +29,14 @@ from smle.parameters import (
 )
 from smle.rules import Choice, Label, Number, Specification
 from smle.serving.perceptron import Perceptron
-from smle.tables import as_table, column_names, encode_inputs
+from smle.tables import as_table, column_names, encode_inputs, plain_array
 from smle.tables.days import with_days
 from smle.tables.further import FurtherColumns
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from smle.training.options import History
-
-__all__ = ["Lesson", "NetworkClassifier", "NetworkEstimator", "NetworkRegressor", "number_task"]
+__all__ = ["Lesson", "NetworkClassifier", "NetworkEstimator", "NetworkRegressor", "counting_rows", "number_task"]
 
 Array = npt.NDArray[np.float64]
 
@@ -60,16 +59,8 @@ class Lesson:
     named: bool
 
 
-class _Attributes:
-    network_: Perceptron
-    history_: History
-    held_out_: Held | None
-    task_: Any
-    n_features_in_: int
-
-
 @dataclass(eq=False, repr=False)
-class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
+class NetworkEstimator(NetworkParameters, BaseEstimator):
     """A perceptron of a table. See `NetworkRegressor` and `NetworkClassifier`."""
 
     _: KW_ONLY
@@ -161,7 +152,7 @@ class NetworkEstimator(_Attributes, NetworkParameters, BaseEstimator):
         return network, held
 
     def _adopt(
-        self, task: Task, spec: Specification | None, network: Perceptron, columns: tuple[str, ...], *, named: bool
+        self, task: Any, spec: Specification | None, network: Perceptron, columns: tuple[str, ...], *, named: bool
     ) -> Self:
         """Adopt a trained network of a table with these columns."""
         self.task_, self._spec, self.network_, self._names = task, spec, network, columns
@@ -339,3 +330,44 @@ class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstima
         scaled = rescaled(network, slope, np.zeros(targets.shape[1]))
         assert isinstance(scaled, Perceptron)
         return scaled, held._replace(outputs=slope * held.outputs)
+
+
+# --- rows
+
+
+def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") -> Any:
+    """Return a table unchanged, or an array as a table with given names, else `x0`, `x1`, ...
+
+    Raises ValueError if an array is sparse, complex, empty or one-dimensional, or has infinities, and DataError if it
+    has another number of columns.
+    """
+    import pandas as pd
+
+    X = as_table(X)
+    if column_names(X) is not None:
+        if not len(X):
+            raise DataError("Expected some rows. Got 0 sample(s).")
+        return X
+    X = plain_array(X)
+    kind = getattr(getattr(X, "dtype", None), "kind", "")
+    if kind in "OUS" and kind and any(isinstance(value, str) for value in X.ravel().tolist()):
+        array = check_array(X, dtype=object, ensure_all_finite=False)
+    else:
+        array = checked_numbers(X, "allow-nan")
+    if names is not None and array.shape[1] != len(names):
+        raise DataError(f"X has {array.shape[1]} features, but {owner} is expecting {len(names)} features as input.")
+    return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])] if names is None else list(names))
+
+
+def counting_rows(X: npt.NDArray[Any], weight: Any) -> tuple[npt.NDArray[np.intp], Array | None]:
+    """Return the numbers of the rows with a weight above zero, and their weights, or None without weights.
+
+    Raises ValueError if a weight is negative or their number differs, and DataError if all are zero.
+    """
+    if weight is None:
+        return np.arange(len(X)), None
+    weight = _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
+    rows = np.flatnonzero(weight)
+    if not len(rows):
+        raise DataError("Expected some sample weights above zero. Got zeros only: there is nothing to learn.")
+    return rows, weight[rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
 
 # isort: split
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,7 @@ from torch import nn
 
 import smle_check
 from smle.certificates.document import tensors_of
-from smle.estimators.inputs import spread
-from smle.estimators.tasks import Held, Task
+from smle.estimators.tasks import Held, Task, spread
 from smle.networks.backbones import MLP, Answers, Standardize
 from smle.networks.precision import float32_by_default
 from smle.networks.units import DataScale
@@ -102,18 +101,10 @@ def _options(parameters: NetworkParameters, task: Task, targets: Array, *, once:
 
 def options_of(parameters: NetworkParameters) -> TrainingOptions:
     """Return the options of the training loop."""
-    return TrainingOptions(
-        learning_rate=parameters.learning_rate,
-        weight_decay=parameters.weight_decay or 0.0,
-        device=parameters.device,
-        batch_size=parameters.batch_size,
-        max_epochs=parameters.max_epochs,
-        patience=parameters.patience,
-        validation_fraction=parameters.validation_fraction,
-        schedule=parameters.schedule,
-        final_epochs=parameters.final_epochs or 0,
-        verbose=parameters.verbose,
-    )
+    shared = {item.name for item in fields(TrainingOptions)} & {item.name for item in fields(NetworkParameters)}
+    given = {name: getattr(parameters, name) for name in shared}
+    decided = {"weight_decay": parameters.weight_decay or 0.0, "final_epochs": parameters.final_epochs or 0}
+    return TrainingOptions(**{**given, **decided})
 
 
 def stored_layers(backbone: nn.Module) -> dict[str, smle_check.Tensor]:

@@ -16,9 +16,9 @@ from sklearn.pipeline import Pipeline
 
 from smle.errors import DataError
 from smle.estimators.calibration import sorted_answers
+from smle.estimators.fitted import NumberAnswers
 from smle.estimators.meta import MetaEstimator
 from smle.estimators.networks import NetworkEstimator, NetworkRegressor
-from smle.estimators.regressor import NumberAnswers
 from smle.estimators.tasks import Held, Quantiles, TrainingRows, quantile_names, target_of
 from smle.parameters import documented, list_of, share, stated
 from smle.rules import Number, Rule, Specification
@@ -176,23 +176,19 @@ def at_quantile(estimator: Any, level: float) -> Any:
     """Return a copy of an estimator that predicts a quantile. Raises ValueError if it has no such parameter."""
     made = clone(estimator)
     last = made.steps[-1][1] if isinstance(made, Pipeline) else made
-    known = last.get_params(deep=False)
-    if type(last).__name__.startswith("LGBM"):
-        return _set(made, last, objective="quantile", alpha=level)
-    if type(last).__name__.startswith("XGB"):
-        return _set(made, last, objective="reg:quantileerror", quantile_alpha=level)
+    name, known = type(last).__name__, last.get_params(deep=False)
     loss = {"loss": "quantile"} if "loss" in known else {}
-    if "quantile" in known:
-        return _set(made, last, quantile=level, **loss)
-    if loss and "alpha" in known:
-        return _set(made, last, alpha=level, **loss)
-    raise ValueError(
-        f"Expected an estimator of quantiles, with a parameter `quantile` or `alpha`, such as "
-        f"HistGradientBoostingRegressor, GradientBoostingRegressor, QuantileRegressor or LGBMRegressor. Got "
-        f"{type(last).__name__}."
-    )
-
-
-def _set(made: Any, last: Any, **parameters: Any) -> Any:
-    last.set_params(**parameters)
+    if name.startswith("LGBM"):
+        last.set_params(objective="quantile", alpha=level)
+    elif name.startswith("XGB"):
+        last.set_params(objective="reg:quantileerror", quantile_alpha=level)
+    elif "quantile" in known:
+        last.set_params(quantile=level, **loss)
+    elif loss and "alpha" in known:
+        last.set_params(alpha=level, **loss)
+    else:
+        raise ValueError(
+            f"Expected an estimator of quantiles, with a parameter `quantile` or `alpha`, such as "
+            f"HistGradientBoostingRegressor, GradientBoostingRegressor, QuantileRegressor or LGBMRegressor. Got {name}."
+        )
     return made

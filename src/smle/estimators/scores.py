@@ -265,7 +265,7 @@ def compare_held_out(
         weight = None if weight is None else weight[held]
         found = compare(spec, X[held], truth[held], outputs, weight=weight, plain="quick")
     seconds = {"plain": trained - started, "postprocess": time.monotonic() - trained, **_seconds("safe", safe)}
-    from smle.estimators.trees import better_trees
+    from smle.estimators.concerns import better_trees
 
     # The quick plain model uses trees.
     promise = (found.loss["safe"] - found.loss["plain"]).mean(axis=0) if found.loss else np.zeros(0)

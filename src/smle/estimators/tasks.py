@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import DataError
-from smle.estimators.inputs import spread
 from smle.parameters import ClassificationParameters
 from smle.rules import Number, Specification
 from smle.serving.settled import Settled
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from smle.training.options import Loss
 
-__all__ = ["Held", "Numbers", "Quantiles", "Task", "TrainingRows", "quantile_names", "target_of"]
+__all__ = ["Held", "Numbers", "Quantiles", "Task", "TrainingRows", "quantile_names", "spread", "target_of"]
 
 Array = npt.NDArray[np.float64]
 Sides = tuple[npt.NDArray[np.int64], tuple[str, ...]]
@@ -84,12 +83,8 @@ class Task(ABC):
         return np.zeros(m), np.ones(m)
 
     @abstractmethod
-    def typical(self, targets: Array) -> Array:
-        """Return typical outputs (m,) of rows with these targets."""
-
     def default(self, targets: Array) -> tuple[Array, Array]:
-        """Return outputs (m,) that replace NaN, and the spread (m,) of outputs."""
-        return self.typical(targets), np.ones(targets.shape[1])
+        """Return outputs (m,) that replace NaN, typical of rows with these targets, and the spread (m,) of outputs."""
 
     @abstractmethod
     def loss(self, targets: Array) -> Any:
@@ -214,10 +209,6 @@ class Numbers(Task):
         """Return mean and standard deviation."""
         return targets.mean(axis=0), spread(targets)
 
-    def typical(self, targets: Array) -> Array:
-        """Return the mean."""
-        return np.asarray(targets.mean(axis=0))
-
     def default(self, targets: Array) -> tuple[Array, Array]:
         """Return a quantile, the median by default, and the standard deviation."""
         return np.quantile(targets, self.quantile if self.chosen == "quantile" else 0.5, axis=0), spread(targets)
@@ -307,17 +298,11 @@ class Quantiles(Numbers):
         """Return the number as a vector."""
         return targets[:, 0]
 
-    def typical(self, targets: Array) -> Array:
-        """Return the quantiles of all rows."""
-        return np.quantile(targets[:, 0], self.levels)
-
-    def default(self, targets: Array) -> tuple[Array, Array]:
-        """Return the quantiles of all rows, and the standard deviation."""
-        return self.typical(targets), spread(targets)
-
     def units(self, targets: Array) -> tuple[Array, Array]:
         """Return the quantiles of all rows, and the standard deviation."""
-        return self.default(targets)
+        return np.quantile(targets[:, 0], self.levels), spread(targets)
+
+    default = units
 
     def loss(self, targets: Array) -> Any:
         """Return the pinball loss in units of the spread."""
@@ -341,3 +326,9 @@ def quantile_names(target: str, levels: Array) -> list[str]:
 def target_of(name: str) -> str:
     """Return the number that a quantile belongs to, by name."""
     return name.rsplit("_q", 1)[0]
+
+
+def spread(values: npt.NDArray[Any]) -> Array:
+    """Return the standard deviation of each column, 1 where it is zero."""
+    deviation = values.std(axis=0, dtype=np.float64)
+    return np.where(deviation > 0, deviation, 1.0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smle.certificates.document import Certificate
 from smle.errors import ModelFormatError
-from smle.networks.backbones import MLP, Answers, Rescaled
+from smle.networks.backbones import Answers, Rescaled
 from smle.rules import Specification
 from smle.storage import ModelRecord, description_of, write_record
 from smle_check.reading import BACKBONE
@@ -48,16 +48,11 @@ class CertifiedModule(HasHead, Protocol):
         """Return the module that maps features to what the head reads."""
 
 
-def weights_of(network: HasHead | MLP) -> dict[str, Array]:
+def weights_of(network: HasHead) -> dict[str, Array]:
     """Return the weights, named as in the model file: `backbone.*`, and the head's own names."""
-    if isinstance(network, MLP):
-        return _backbone_weights(network)
-    return {**_backbone_weights(network.backbone), **network.head_arrays()}
-
-
-def _backbone_weights(backbone: nn.Module) -> dict[str, Array]:
-    state = backbone.state_dict().items()
-    return {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
+    state = network.backbone.state_dict().items()
+    own = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}
+    return own | network.head_arrays()
 
 
 def backbone_state(record: ModelRecord) -> dict[str, Tensor]:

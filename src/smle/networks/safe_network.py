@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import rebind
 from smle.heads.table import certify_head
-from smle.networks.backbones import Answers, Function, as_module
+from smle.networks.backbones import Answers, Function, Quick, as_module, quickly
 from smle.networks.certified_head import CertifiedHead
-from smle.networks.features import plain_numbers, require_rules
+from smle.networks.features import at_positions, kind_of, left_out, plain_numbers, require_mask, require_rules, spread
 from smle.networks.folders import save_network, weights_of
 from smle.networks.onnx import write_network
 from smle.networks.predicted import encoded_features, encoded_targets, evaluating, predicted, readable
-from smle.networks.quick import Quick, quickly
-from smle.networks.shapes import at_positions, kind_of, left_out, require_mask, spread
 from smle.networks.units import DataScale
 from smle.rules import Specification
 from smle.tables import SetAside
@@ -249,11 +247,8 @@ class SafeNetwork(nn.Module):
 
     def reading_features(self) -> nn.Module:
         """Return the module that maps features to answers."""
-        return (
-            nn.Sequential(self.backbone.standardize, self.backbone)
-            if isinstance(self.backbone, Answers)
-            else (self.backbone)
-        )
+        inner = self.backbone
+        return nn.Sequential(inner.standardize, inner) if isinstance(inner, Answers) else inner
 
     def predict(
         self,

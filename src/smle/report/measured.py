@@ -103,12 +103,12 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     scores, sampled = _scored(model, X, targets, answers, kind)
-    heads = len(model.deployed_.cells) if found.inside is not None else 0
+    cell = None if found.box is None else found.box.cell_of(found.encoded)
     return Measured(
         rows=len(inside),
         outside=outside,
         inside=len(X),
-        cells=tuple(np.bincount(found.inside.cell(), minlength=heads).tolist()) if found.inside is not None else (),
+        cells=() if cell is None else tuple(np.bincount(cell, minlength=len(model.deployed_.cells)).tolist()),
         active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},

@@ -90,16 +90,14 @@ def decided(spec: Specification, served: Array) -> Any:
     if kind in ("numbers", "labels"):
         result = served if kind == "numbers" else (served >= 0).astype(np.int64)
         return result[:, 0] if result.shape[1] == 1 else result
-    columns, start = {}, 0
-    for item in spec.outputs:
-        width = len(item.options) if isinstance(item, Choice) else 1
-        values = served[:, start : start + width]
+    columns = {}
+    for item, place in spec.output_slices:
+        values = served[:, place]
         if isinstance(item, Choice):
             best = (values if item.pick == "max" else -values).argmax(axis=1)
             columns[item.name] = np.asarray(item.options, dtype=object)[best]
         else:
             columns[item.name] = values[:, 0] if isinstance(item, Number) else (values[:, 0] >= 0).astype(np.int64)
-        start += width
     if kind == "choice":
         return next(iter(columns.values()))
     import pandas as pd

@@ -75,6 +75,12 @@ class Perceptron:
         return self.widths[0] - (0 if self.further is None else self.further.width)
 
     @property
+    def architecture(self) -> dict[str, Any]:
+        """The entry of model.json."""
+        facts: dict[str, Any] = {"backbone": "mlp", "hidden": self.widths[1:-1], "embedding": self.widths[-1]}
+        return facts if self.further is None else {**facts, "further": self.further.to_json()}
+
+    @property
     def layers(self) -> list[tuple[Array, Array]]:
         """Weight (out, in) and bias (out,) of each layer, after `scaling`."""
         return [(weight.T, bias) for weight, bias in (*self._hidden, self._last)]

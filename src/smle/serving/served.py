@@ -37,39 +37,28 @@ __all__ = ["Answered", "Front", "Served"]
 Array = npt.NDArray[Any]
 
 
-class Inside(NamedTuple):
-    """The inside of a box: its program, the inputs (n, d) and the embeddings (n, units)."""
-
-    box: Box
-    encoded: Array
-    embedding: Array
-
-    def cell(self) -> Array:
-        """Return the head that serves each row (n,)."""
-        return self.box.cell_of(self.encoded)
-
-    def clipped_share(self) -> Array:
-        """Return the share of each row's units that are clipped (n,)."""
-        return self.box.clipped_share(self.encoded, self.embedding)
-
-
 class Answered(NamedTuple):
     """Rows with the model's answers and what is served. Shapes: encoded (n, d), served (n, m).
 
     * `spec`: the rules.
-    * `answers` (n, m): the model's own answers; in front of a box, which reads an embedding, what is served.
+    * `given` (n, width): what the model in front answered; in front of a box, an embedding.
     * `by` (n,): how a row was served, see `smle.heads.contract.Outcome`.
-    * `inside`: for a box, which head serves each row, and the share of its units that are clipped; else None.
+    * `box`: the program, if it is a box; else None.
     * `aside`: rows of the table that were set aside, not counted in n; None if that was not requested.
     """
 
     spec: Specification
     encoded: Array
-    answers: Array
+    given: Array
     served: Array
     by: Array
-    inside: Inside | None
+    box: Box | None
     aside: SetAside | None = None
+
+    @property
+    def answers(self) -> Array:
+        """The model's own answers (n, m); in front of a box, what is served."""
+        return self.given if self.box is None else self.served
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_]:
@@ -93,8 +82,8 @@ class Answered(NamedTuple):
             "active_rules": [tuple(titles[row].tolist()) for row in on],
             "in_domain": in_domain(spec, self.encoded).all(axis=1),
         }
-        if self.inside is not None:
-            facts["clipped_share"] = self.inside.clipped_share()
+        if self.box is not None:
+            facts["clipped_share"] = self.box.clipped_share(self.encoded, self.given)
         else:
             ways = ways_of(spec, self.answers, self.served, self.by)
             served = np.asarray(WAYS, dtype=object)[ways]
@@ -120,13 +109,16 @@ class Answered(NamedTuple):
 
     def usage(self, edges: Edges, *, missing: dict[str, int]) -> Usage:
         """Count which rules apply, what lies outside the domain, and what the head did."""
-        spec, own = self.spec, self.inside
-        cell, clipped, heads = (None, None, 0) if own is None else (own.cell(), own.clipped_share(), own.box.heads)
+        spec, box = self.spec, self.box
+        cell = clipped = None
+        if box is not None:
+            cell, clipped = box.cell_of(self.encoded), box.clipped_share(self.encoded, self.given)
         seen = Observation(self._active(), in_domain(spec, self.encoded), cell, clipped)
         head = None
-        if spec.rules and own is None:
+        if spec.rules and box is None:
             head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by, seen.active)
         aside = 0 if self.aside is None else len(self.aside)
+        heads = 0 if box is None else box.heads
         return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing, set_aside=aside)
 
 
@@ -271,7 +263,7 @@ class Served:
         if aside is not None:
             found = found._replace(aside=aside)
             self.served_[ASIDE] += len(aside) if count else 0
-        if count and found.inside is None:
+        if count and found.box is None:
             self._count(found, stacklevel=stacklevel + 1)
         return found
 
@@ -291,8 +283,7 @@ class Served:
             answers = ask(encoded)
             return Answered(spec, encoded, answers, answers, np.zeros(len(answers), dtype=np.int8), None)
         given, served, by = self._head.serve(encoded, ask)
-        inside = Inside(self._head, encoded, given) if isinstance(self._head, Box) else None
-        return Answered(spec, encoded, given if self.reads_answers else served, served, by, inside)
+        return Answered(spec, encoded, given, served, by, self._head if isinstance(self._head, Box) else None)
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
         """Add how rows were served to the totals; warn about replaced answers, and about too many safe ones."""

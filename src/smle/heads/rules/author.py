@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
-from smle.certificates.drafts import Draft, certified
-from smle.certificates.issue import compiled
+from smle.certificates.issue import Draft, certified, compiled
 from smle.certificates.multipliers import best_multipliers, largest
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.distances import stated_units

@@ -13,9 +13,8 @@ import numpy.typing as npt
 import torch
 
 from smle.certificates.document import Certificate
-from smle.estimators.inputs import spread
 from smle.estimators.perceptrons import HeldOut, Trained, options_of, stored_layers
-from smle.estimators.tasks import Numbers, Task
+from smle.estimators.tasks import Numbers, Task, spread
 from smle.heads.box.network.assurance import certify
 from smle.heads.box.network.box_network import BoxNetwork, moves_with_inputs
 from smle.heads.box.network.deployed import gate_program
@@ -119,7 +118,8 @@ def _network(
 def _preferred(task: Task, cells: Cells, X: npt.NDArray[Any], targets: Array) -> Array:
     """Return typical outputs of each cell (cells, m), using all rows for a cell without any."""
     cell = gate_program(task.spec, cells).cell_of(X)
-    typical = np.tile(task.typical(targets), (len(cells), 1))
+    center = task.units if isinstance(task, Numbers) else task.default
+    typical = np.tile(center(targets)[0], (len(cells), 1))
     for c in np.unique(cell):
-        typical[c] = task.typical(targets[cell == c])
+        typical[c] = center(targets[cell == c])[0]
     return typical

@@ -13,10 +13,8 @@ from smle.advice.examine import conflicts_explained
 from smle.errors import NotCertifiedError
 from smle.estimators.base import SafeEstimator, short_history
 from smle.estimators.class_tasks import LabelTask, Options
-from smle.estimators.classifier import ClassAnswers
-from smle.estimators.inputs import counting_rows
-from smle.estimators.networks import number_task
-from smle.estimators.regressor import NumberAnswers
+from smle.estimators.fitted import ClassAnswers, NumberAnswers
+from smle.estimators.networks import counting_rows, number_task
 from smle.estimators.tasks import Numbers, Quantiles, Task
 from smle.monitor import Usage
 from smle.parameters import (
@@ -123,11 +121,8 @@ class LearnedBox(SafeEstimator, NetworkParameters):
             trained, certificate = train_box(self, rows.task, rows.encoded, wide, rows.targets, weight, seed)
         self.history_ = trained.history
         front = Perceptron(trained.tensors, further)
-        architecture = {"backbone": "mlp", "hidden": front.widths[1:-1], "embedding": front.widths[-1]}
-        if front.further is not None:
-            architecture["further"] = front.further.to_json()
         served, task = Served(front, spec, certificate), self._plain_task(spec, y)
-        facts = {"architecture": architecture, "seed": seed, "history": short_history(trained.history)}
+        facts = {"architecture": front.architecture, "seed": seed, "history": short_history(trained.history)}
         usage = self._serve(served, rows, task, **facts)
         self._compared(rows, weight, trained.held, seed)
         return usage

@@ -23,12 +23,11 @@ from smle.heads.box.proof.issue import issue, require_proved
 from smle.heads.box.proof.verdict import Verdicts
 from smle.heads.box.proof.verify import verify as verify_frozen_heads
 from smle.networks.asked import AskedModule
-from smle.networks.backbones import MLP
+from smle.networks.backbones import MLP, Quick, quickly
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import plain_numbers
 from smle.networks.folders import backbone_state, weights_of
 from smle.networks.predicted import evaluating, predicted
-from smle.networks.quick import Quick, quickly
 from smle.networks.safe_network import SafeNetwork
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron

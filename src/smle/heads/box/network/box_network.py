@@ -23,13 +23,11 @@ from smle.heads.box.network.operations import TABLE, affine_at, clip
 from smle.heads.box.network.own_bounds import own_box
 from smle.heads.box.program import Box as BoxProgram
 from smle.heads.box.proof.frozen_heads import FrozenHeads
-from smle.networks.backbones import Rescaled, require_width
-from smle.networks.derivatives import is_differentiated
+from smle.networks.backbones import Quick, Rescaled, quickly, require_width
 from smle.networks.features import is_large, plain_numbers, read_features, require_rules
 from smle.networks.folders import save_network
-from smle.networks.operator import serve
+from smle.networks.operator import is_differentiated, serve
 from smle.networks.precision import Float32Only, float32_by_default
-from smle.networks.quick import Quick, quickly
 from smle.networks.served_heads import ServedHead, box_digest
 from smle.networks.units import DataScale
 from smle.regions.cells import Cells
