@@ -153,7 +153,7 @@ def test_commands_predict_report_and_explain(model, table, tmp_path):
     assert holds(table, pd.read_csv(tmp_path / "out.csv")["limit"].to_numpy())
     (tmp_path / "rules.yaml").write_text(RULES)
     assert "score is missing" in run("rules", tmp_path / "rules.yaml").output
-    assert "`late is missing` is 1 where late is missing" in run("verify", tmp_path / "model").output
+    assert "`late is missing` is 1 where late is missing" in run("verify", tmp_path / "model", "--assumptions").output
     report = tmp_path / "report.html"
     assert run("report", tmp_path / "model", "--data", tmp_path / "rows.csv", "-o", report).exit_code == 0
     text = report.read_text()

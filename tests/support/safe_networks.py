@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -132,3 +134,13 @@ def make_rows(spec: Specification, count: int, *, seed: int = 0) -> tuple[Tensor
 def squared(predicted: Tensor, wanted: Tensor) -> Tensor:
     """Squared errors, one per row and output."""
     return (predicted - wanted) ** 2
+
+
+def shake(network: BoxNetwork, size: float, seed: int) -> BoxNetwork:
+    """Return a copy with random heads and bounds, ready to train."""
+    network = copy.deepcopy(network).train()
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for parameter in [*network.heads.parameters(), *network.box.parameters()]:
+            parameter.copy_(size * torch.randn_like(parameter))
+    return network

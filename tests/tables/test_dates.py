@@ -182,7 +182,7 @@ def test_a_model_with_dates_from_table_to_file(tmp_path: Path) -> None:
     result = run("predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
     assert result.exit_code == 0, result.output
     np.testing.assert_array_equal(pd.read_csv(tmp_path / "out.csv")["limit"].to_numpy(np.float32), answers)
-    said = run("verify", tmp_path / "model").output
+    said = run("verify", tmp_path / "model", "--assumptions").output
     assert "Dates are numbers of days from 1970-01-01: opened, closed." in " ".join(said.split())
     assert "opened >= 2020-01-01" in said
     assert "days from 1970-01-01 (2010-01-01 to 2025-01-01)" in " ".join(said.split())

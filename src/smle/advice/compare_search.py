@@ -47,7 +47,7 @@ def forbidden_by_first_only(first: Specification, second: Specification) -> tupl
     decider = Decider(first)
     gaps, cut_off = _gaps(first, second)
     for gap in gaps:
-        found, gave_up = _Search(decider, second, gap).run()
+        found, gave_up = _RuleSearch(decider, second, gap).run()
         cut_off |= gave_up
         if found is not None:
             return found, cut_off
@@ -95,7 +95,7 @@ class _Allowed:
     stated: bool = False
 
 
-class _Search:
+class _RuleSearch:
     """Looks for what the first specification forbids and the second allows, with the inputs of a gap missing.
 
     The variables are a row as the first reads it; statements of the second use its own stand-ins.

@@ -52,7 +52,7 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
     moves = () if simple else _MOVES
     candidates: list[list[str]] = [[] for _ in range(1 + len(moves))]
     for block in program.proposals.blocks:
-        part = _Part(w, program, block, p, c)
+        part = _BlockNodes(w, program, block, p, c)
         real = part.nearest()
         candidates[0].append(part.around(real) if part.is_few else part.rounded(real))
         safe = w.rows("repair/safe", block.outputs.tolist()) if moves else ""
@@ -68,7 +68,7 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
 
 
 @dataclass
-class _Part:
+class _BlockNodes:
     """One problem, as nodes. Values are (outputs of the block, rows)."""
 
     w: Writer
