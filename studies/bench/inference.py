@@ -229,7 +229,7 @@ def _heads(quick: bool, passed: dict[str, bool]) -> Table:
         "Ratio to the network alone in the same runtime by batch size. In NumPy the program behind a network, in torch "
         "`smle.correct` of a module, and a learned box in the place of the last layer; in onnxruntime both in one file "
         "with named inputs, monitor=False, the answers by name, or in one tensor as the network's; at last a QP solver "
-        "behind the network in NumPy. Rows that the rules allow pay for the check; nearest allowed answers are searched "
+        "behind the network in NumPy. Rows that the rules allow pay for the check; nearest allowed answers are looked "
         "for where a row breaks a rule.",
     )
 
