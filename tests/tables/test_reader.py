@@ -230,3 +230,16 @@ def test_columns_whose_rows_are_in_different_orders_are_refused():
     same = {"a": a.set_axis([7, 5, 6]), "b": pd.Series([4.0, 5.0, 6.0], index=[7, 5, 6])}
     assert encode_inputs(spec, same).tolist() == [[1, 4], [2, 5], [3, 6]]
     assert encode_inputs(spec, {"a": [1, 2, 3], "b": same["b"]}).tolist() == [[1, 4], [2, 5], [3, 6]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"a": 1.0, "b": 2}, r"Got one row as a dict. Pass a list with it: \[row\]"),
+        ({"a": [1.0, 2.0], "b": [3.0]}, "equally long"),
+    ],
+)
+def test_a_dict_that_is_no_table_is_refused(rows: dict[str, object], said: str):
+    spec = Specification.from_yaml("{inputs: {a: [0, 9], b: [0, 9]}, outputs: [y], rules: []}\n")
+    with pytest.raises(DataError, match=said):
+        encode_inputs(spec, rows)

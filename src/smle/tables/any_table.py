@@ -85,6 +85,8 @@ def _frame(columns: Mapping[Any, Any]) -> Any:
             "Expected numbers that floats hold. Got a whole number that is too large for a float."
         ) from None
     except ValueError as error:
+        if made and all(map(np.isscalar, made.values())):
+            raise DataError("Expected a dict of columns. Got one row as a dict. Pass a list with it: [row].") from None
         raise DataError(
             "Expected a dict of columns that are equally long, or a list with a dict for each row. Got a dict that is "
             f"no table ({error})."
