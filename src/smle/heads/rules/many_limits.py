@@ -140,14 +140,16 @@ class LimitPairs:
             sparse[j] = {k: box[k]} | box  # that input first
             for part in range(ends[k][0], ends[k][1] + 1):
                 lists[part].append(j)
-        self.counts = np.array([*map(len, lists)])
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.listed = np.array([j for own in lists for j in own], dtype=np.intp)
-        self.share = (len(self.listed) / parts_of + len(self.dense)) / max(1, len(self.bits))
+        # The first limit of each list, the second, ..., counted from 1; 0 if there is none.
+        small, longest = np.min_scalar_type(len(self.bits)), max(map(len, lists))
+        self.listed = [np.array([own[i] + 1 if i < len(own) else 0 for own in lists], small) for i in range(longest)]
+        self.share = (sum(map(len, lists)) / parts_of + len(self.dense)) / max(1, len(self.bits))
 
     def part(self, x: Array, k: Any = slice(None)) -> Any:
         """Return the parts in which values of inputs lie."""
-        return ((x - self.origin[k]) * self.scale[k]).astype(np.intp) + self.bases[k]
+        parts = ((x - self.origin[k]) * self.scale[k]).astype(np.intp)
+        parts += self.bases[k]
+        return parts
 
     def __call__(self, features: Array, answer: Array) -> Array:
         """Return the answers (batch, m), moved within the limits."""
@@ -160,11 +162,12 @@ class LimitPairs:
         """Return the answers to at most `_BLOCK` rows."""
         batch, outputs = answer.shape
         read = features if self.all_columns else features.take(self.columns, 1)
-        x = np.fmin(np.fmax(read, self.lower), self.upper)
+        x = np.fmax(read, self.lower)
+        np.fmin(x, self.upper, out=x)
         wide = x.astype(_FLOAT64) if self.coefficients is not None or self.dense else x
         holds = self.holds(wide, batch)
         most = np.full((len(self.lowering), batch, outputs), -np.inf)
-        if len(self.listed):
+        if self.listed:
             row, limit, place = self.active(x, holds)
             values, flat = self.values.take(limit), x.ravel()
             for shift, factors in self.terms:
@@ -196,12 +199,15 @@ class LimitPairs:
     def active(self, x: Array, holds: Array) -> tuple[Array, Array, Array]:
         """Return pairs of a row and a limit that is active there, and where the limit's first input is in x."""
         parts, flat = self.part(x).ravel(), x.ravel()
-        counts = self.counts.take(parts)
-        some = np.flatnonzero(counts)
-        counts = counts.take(some)
-        place = np.repeat(some, counts)
-        before = np.repeat(self.starts.take(parts.take(some)) - (np.cumsum(counts) - counts), counts)
-        limit = self.listed.take(before + np.arange(len(place)))
+        place, places, limits = np.arange(0), list[Array](), list[Array]()
+        for i, listed in enumerate(self.listed):
+            number = listed.take(parts)
+            some = np.flatnonzero(number != 0)
+            parts, place = parts.take(some), place.take(some) if i else some
+            places.append(place)
+            limits.append(number.take(some))
+        place, limit = np.concatenate(places), np.concatenate(limits).astype(np.intp)
+        limit -= 1
         for i, (shift, *_) in enumerate(self.asked):
             value = flat.take(shift.take(limit) + place if i else place)
             chosen = np.flatnonzero(self.inside(i, limit, value))
