@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 WAYS = ("kept", "moved", "near", "replaced", "safe")
 """How a row is served:
 
-* kept: the model's own answer, with scores and logits unchanged;
+* kept: the model's own answer, with scores and logits unchanged; with steps, the nearest whole numbers of them;
 * moved: the nearest allowed answer;
 * near: a nearby one, because the search for the nearest was cut short;
 * replaced: a default took the place of an answer that is NaN, infinite or beyond 1e30;
@@ -258,7 +258,9 @@ def _usable(answers: Array) -> Mask:
 
 
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
-    """Return a mask of the outputs that differ from the model's answer: (n, outputs)."""
+    """Return a mask of the outputs that differ from the model's answer by more than rounding to a step: (n, outputs)."""
+    if spec.grid is not None:
+        return np.asarray(spec.grid.nearest(answers) != spec.grid.nearest(served))
     changed: Mask = answers != served
     if len(spec.outputs) == changed.shape[1]:
         return changed

@@ -19,7 +19,7 @@ from smle_check.names import visible
 __all__ = ["served_facts", "served_view"]
 
 _WAYS = {
-    "kept": ("kept", "the model's own answer: the rules allow it"),
+    "kept": ("kept", "the model's own answer, on its step if it has one: the rules allow it"),
     "moved": ("moved", "to the nearest allowed answer"),
     "near": ("near", "moved to an allowed answer; the search for the nearest was cut short"),
     "replaced": ("replaced", "the model answered NaN, infinity or beyond 1e30: a stored default took its place"),

@@ -53,10 +53,13 @@ class Grid:
 
     def whole(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the whole numbers of steps (n, m) that served floats stand for, computed in float64."""
+        return self.nearest(y).astype(int)
+
+    def nearest(self, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the nearest whole numbers of steps (n, m), rounded as the head rounds; NaN stays NaN."""
         values = np.asarray(y, dtype=np.float64).reshape(-1, len(self.steps))
         numerator, denominator = np.array([[s.numerator, s.denominator] for s in self.steps], dtype=np.float64).T
-        whole: npt.NDArray[np.int64] = np.rint(values * denominator / numerator).astype(int)
-        return whole
+        return np.asarray(np.floor(values * denominator / numerator + 0.5))
 
     def bound_on_sums(self, literal: Literal) -> Fraction:
         """Bound |g . y - g . float32(y)| over all answers; 0 if float32 holds all multiples exactly."""

@@ -174,3 +174,17 @@ def test_attacks_judge_the_multiples_that_floats_stand_for():
     lost = smle.attack(moved(1, 0, 0), spec, rules=["all of it"], tries=3000)
     assert lost.violation.rule == "all of it"
     assert lost.violation.excess == 1
+
+
+def test_answers_that_are_only_rounded_to_their_step_are_kept():
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\noutputs: {y: {step: 0.01}, z: {step: 5}}\n"
+        "rules: [{name: r, then: 0 <= y <= 2 and 0 <= z <= 100}]\n"
+    )
+    answers = np.array([[1.234, 7.4], [1.235, 10], [2.004, 50], [2.006, 50], [1, 103], [np.nan, 5]], dtype=np.float32)
+    model = smle.correct(lambda X: answers, spec)
+    with pytest.warns(UserWarning, match="NaN"):
+        served, info = model.predict(np.zeros((6, 1)), return_info=True)
+    assert info["served"].tolist() == ["kept", "kept", "kept", "moved", "moved", "replaced"]
+    assert served[0].tolist() == [np.float32(1.23), 5]
+    assert (model.served_["kept"], model.served_["moved"], model.served_["replaced"]) == (3, 2, 1)
