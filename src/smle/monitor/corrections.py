@@ -258,7 +258,7 @@ def _usable(answers: Array) -> Mask:
 
 
 def _changed(spec: Specification, answers: Array, served: Array) -> Mask:
-    """Return a mask of the outputs that differ from the model's answer by more than rounding to a step: (n, outputs)."""
+    """Return a mask of the outputs that a rule moved, by more than rounding to a step: (n, outputs)."""
     if spec.grid is not None:
         return np.asarray(spec.grid.nearest(answers) != spec.grid.nearest(served))
     changed: Mask = answers != served
