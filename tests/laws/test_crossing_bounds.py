@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,10 @@ from smle.heads.box.algorithms.counterexample import exclusion_counterexample, l
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import run_pdcg, strongest_counterexample
 from smle.heads.box.algorithms.projection import nearest_safe_head
+from smle.heads.box.proof.cases import Cases
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.verdict import Holds
-from smle.heads.box.proof.verify import verify
+from smle.heads.box.proof.verify import exclusion, judge_clause, verify
 from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox
 from smle.nn import BoxNetwork
 from smle.regions.geometry import Domain, Region, RegionMaximum
@@ -130,6 +133,24 @@ def test_search_and_proof_speak_of_the_same_set(literals: int) -> None:
     assert proved > 10
     assert refuted > 10
     assert cut > 1
+
+
+@pytest.mark.parametrize("room", [1e-3, 0.1])
+def test_pairs_that_hold_with_room_are_proved_case_by_case(room: float) -> None:
+    """Cuts go on while a unit is open, also where the best weights make it count for nothing."""
+    cut = 0
+    for seed in range(45):
+        bounds, _, head, region = drawn(seed, linear=True, n=8)
+        high = replace(head, b=head.b + np.float32(20))
+        envelope = WidenedBox.over_region(bounds, RegionMaximum(region))
+        pairs = np.array([[0, 1]], dtype=np.int32)
+        strongest = exclusion_counterexample(pairs, HeadNumbers.exact(high), envelope, region).found
+        assert strongest is not None
+        tried = replace(high, b=high.b - np.float32(strongest.strength + room))
+        verdict = Cases(bounds, envelope, region, judge_clause).verify(exclusion(0, 1), tried)
+        assert isinstance(verdict, Holds), seed
+        cut += bool(verdict.multipliers.cases)
+    assert cut > 40
 
 
 def test_pdcg_ends_where_the_proof_does_and_so_does_the_exact_projection() -> None:

@@ -11,7 +11,7 @@ Bounds that do not cross are a single case.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -75,6 +75,7 @@ class Cases:
         tried.
         """
         literals = Literals.of_clauses(clause, len(head.b), len(self.region.domain.low))
+        directions = literals.g @ head.W
         tree: dict[int, Cut | UnitCut | ProvedCase] = {}  # node n has children 2 n and 2 n + 1
         proofs: list[Holds] = []
         queue = deque([(1, self._whole)])
@@ -89,11 +90,11 @@ class Cases:
                 continue
             v = None
             if isinstance(verdict, NotProved) and verdict.multipliers is not None:
-                v = (verdict.multipliers.weights @ literals.g) @ head.W
+                v = verdict.multipliers.weights @ directions
                 verdict = self._real(verdict, literals, head, v)
             if isinstance(verdict, NotProved) and verdict.multipliers is None:
                 return verdict  # a real corner, or a NaN of the backbone: smaller parts do not help
-            cut = self._cut(part, verdict, v)
+            cut = self._cut(part, verdict, [] if v is None else [v, directions.max(axis=0)])
             if cut is None or looked + len(queue) + 2 > _MOST_CASES:
                 return verdict
             tree[number] = cut
@@ -112,10 +113,11 @@ class Cases:
         excess = float((literals.g @ y + literals.s @ x - literals.h).min())
         return NotProved(x, z, min(0.0, -excess)) if excess >= 0 else verdict
 
-    def _cut(self, part: _Part, verdict: Verdict, v: Array | None) -> Cut | UnitCut | None:
-        """Return where to cut a part, or None if nothing can be cut; v (n,) is the direction that fails.
+    def _cut(self, part: _Part, verdict: Verdict, directions: Sequence[Array]) -> Cut | UnitCut | None:
+        """Return where to cut a part, or None if nothing can be cut.
 
-        Boxes are bisected; else the unit is cut for which the line above max(l, u) costs most.
+        Boxes are bisected; else the unit is cut for which the line above max(l, u) costs most in a direction (n,) of
+        the embedding: in the one that fails, or else in that of any literal, for which other weights would pay.
         """
         crossing = self._envelope.crossing
         if self._bounds.hidden:
@@ -124,12 +126,14 @@ class Cases:
             return None
         places = [place for place in crossing.open.tolist() if int(crossing.units[place]) not in part.settled]
         cost = crossing.lift[places]
-        if isinstance(verdict, NotProved) and v is not None and not np.isnan(verdict.x).any():
+        if isinstance(verdict, NotProved) and directions and not np.isnan(verdict.x).any():
             gap = crossing.slope[places] @ verdict.x + crossing.offset[places]
             cost = crossing.share[places] * gap + cost - np.maximum(gap, 0.0)
-        if v is not None:
-            cost = cost * np.maximum(v[crossing.units[places]], 0.0)
-        return UnitCut(int(crossing.units[places[int(np.argmax(cost))]])) if cost.max(initial=0.0) > 0 else None
+        units = crossing.units[places]
+        for costs in [cost * np.maximum(v[units], 0.0) for v in directions] or [cost]:
+            if costs.max(initial=0.0) > 0:
+                return UnitCut(int(units[int(np.argmax(costs))]))
+        return None
 
     def _halves(self, part: _Part, cut: Cut | UnitCut) -> tuple[_Part, _Part]:
         if cut not in part.halves:
