@@ -26,7 +26,7 @@ from smle.heads.box.proof.frozen_heads import FrozenHeads
 from smle.networks.backbones import Quick, Rescaled, quickly, require_width
 from smle.networks.features import is_large, plain_numbers, read_features, require_rules
 from smle.networks.folders import save_network
-from smle.networks.operator import is_differentiated, serve
+from smle.networks.operator import is_differentiated, operator, serve
 from smle.networks.precision import Float32Only, float32_by_default
 from smle.networks.served_heads import ServedHead, box_digest
 from smle.networks.units import DataScale
@@ -218,14 +218,14 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if requested."""
-        trained = None
-        if is_differentiated(z) or is_differentiated(features):
-            trained = self._trained(plain_numbers(features), z)
-            features, z = features.detach(), z.detach()
-        embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
         # A compiler follows the network through training; an exported program has the heads of its time.
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        served: Tensor = serve(features, embedding, trained, self._head.live if is_compiled else self._head.key)
+        key = self._head.live if is_compiled else self._head.key
+        embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
+        if not (is_differentiated(z) or is_differentiated(features)):
+            served: Tensor = operator(features, embedding, None, key)
+        else:
+            served = serve(features.detach(), embedding.detach(), self._trained(plain_numbers(features), z), key)
         return served
 
     def embed(self, features: Tensor, *backbone_inputs: Any) -> Tensor:
