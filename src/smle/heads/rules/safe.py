@@ -32,6 +32,7 @@ MAX_LEAVES = 64
 _TABLE_DEPTH = 2  # of leaves in which each member of a group is examined
 _MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
 _CANDIDATES = 12  # for a split
+_POINTS = 32  # found for members of a group, to be tried for the next one
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
@@ -184,18 +185,20 @@ class _SafeSearch(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, list[tuple[Form, Fraction]]] = {}
-        point: SafePoint | None = None
+        points: list[SafePoint] = []  # one found for another member often does; the last one that did comes first
         for k in self.spec.groups[g]:
             if members is None or k in members:
                 literals = LiteralSearch(
                     self, leaf, affine=False, hurting=True, only=(g, k), enough=enough, inside=inside
                 )
-                if point is None or not literals.allows(point):
-                    point = literals.run()
+                known_point = next((point for point in points if literals.allows(point)), None)
+                point = literals.run() if known_point is None else known_point
                 if point is None:
                     return None
+                points = [point, *(other for other in points if other is not known_point)][:_POINTS]
                 size = literals.size
-                found[k] = self.rounded(SafePoint(point.slope * size, point.offset * size, point.room * size))
+                stored = self.rounded(SafePoint(point.slope * size, point.offset * size, point.room * size))
+                found[k] = literals.clipped(stored, (g, k))
         tables: list[tuple[Form, Fraction]] = []
         for i in range(len(self.typical)):
             values = {k: stored[i][1] for k, stored in found.items()}

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from smle.nearest.literals import SearchNode, branch_and_bound, choose_literals
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.regions.robust import Layout, RobustRow, roomy_center
-from smle_check.floats import BINARY64
-from smle_check.heads.candidates import Checked
+from smle_check.floats import BINARY32, BINARY64, TINY, round_up
+from smle_check.heads.candidates import Checked, move_forms
 from smle_check.heads.clips import Clip, Limit
-from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
+from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf, Members
 from smle_check.specification import Literal, exclusion
 
 __all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled"]
@@ -82,7 +82,7 @@ class Scaled:
         self.of_member: dict[int, dict[int, set[int]]] = {}
         self.unit, self.near = self.scale[self.read], self.typical[self.read] / self.scale[self.read]
         self.tied = [g for g, own in enumerate(self.spec.groups) if not self.places[1].keys().isdisjoint(own)]
-        self.limiting = [(clip.limit, _literal(clip.limit)) for clip in self.limits]
+        self.limiting = [(clip, _literal(clip.limit)) for clip in self.limits]
         self.looked: dict[int, dict[int, dict[int, Fraction]]] = {}  # what literals look up, by their identity
 
     def meeting(self, only: Only) -> set[int]:
@@ -158,6 +158,16 @@ class Scaled:
             self.looked[id(literal)] = found
         return self.looked[id(literal)]
 
+    def reach(self, clip: Clip, known: Known, only: tuple[int, int]) -> list[Fraction]:
+        """Return how far a clip moves answers to its side at one member of a group, for both ways of rounding."""
+        if clip.error:
+            forms = move_forms(clip, {}, Fraction(0), Fraction(0))
+            return [constant + self.boxes.most(form, known, BINARY64) for form, constant in forms]
+        if clip.slope and self.boxes.group[next(iter(clip.slope))] != only[0]:
+            own = {k: clip.limit.side * v for k, v in clip.slope.items()}
+            return [self.boxes.most(own, known, BINARY64)]
+        return [clip.limit.side * (clip.offset + clip.slope.get(only[1], Fraction(0)))]
+
     def need(self, literal: Literal, part: RegionMaximum, only: Only = None, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient. `only` as for the part."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
@@ -193,13 +203,16 @@ class LiteralSearch:
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
         self.limits: list[tuple[int, int, Need]] = []  # those that hurt are added to the chosen ones
+        self.clips: list[tuple[Clip, RegionMaximum]] = []
         self.open: list[list[Need]] = []
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
         rules, place = search.spec.rules, search.places[0]
         meets = search.meeting(only)
-        for limit, literal in search.limiting:
+        for clip, literal in search.limiting:
+            limit = clip.limit
             if limit.region in meets and (part := search.part(leaf, None, limit.region, only)) is not None:
                 self.limits.append((place[limit.output], limit.side, search.need(literal, part, only, roomy=inside)))
+                self.clips.append((clip, part))
         if not affine and len(self.limits) > _MANY_LIMITS:
             self.limits = _tightest(self.limits)
         if not hurting:
@@ -256,6 +269,26 @@ class LiteralSearch:
         if any(need.slack(point) < self.enough * need.row.roomy for need in needs):
             return False
         return not self.pairs and not self.broken(point._replace(room=self.enough))
+
+    def clipped(self, stored: list[tuple[Form, Fraction]], only: tuple[int, int]) -> list[tuple[Form, Fraction]]:
+        """Return a constant answer as the clips of one member leave it, where they leave anything.
+
+        No clip moves it then. A move of one member's answer would count against the answers of all others.
+        """
+        ends: dict[tuple[int, int], Fraction] = {}  # by output and side, times the side
+        for clip, part in self.clips:
+            key, known = (clip.limit.output, clip.limit.side), self.search.left[id(part)]
+            reach = round_up(max(self.search.reach(clip, known, only)), BINARY32)
+            reach = reach if abs(reach) >= TINY else TINY if reach > 0 else Fraction(0)
+            ends[key] = max(reach, ends.get(key, reach))
+        result = list(stored)
+        for i in self.search.read:
+            low, high = ends.get((i, 1)), -ends[i, -1] if (i, -1) in ends else None
+            value = stored[i][1]
+            if low is None or high is None or low <= high:
+                value = value if low is None else max(value, low)
+                result[i] = {}, value if high is None else min(value, high)
+        return result
 
     def guessed(self) -> list[Need] | None:
         """Return one literal per clause that some constant answer satisfies with room, or None."""
