@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers, has_rows, largest
 from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
-from smle.heads.rules.safe_literals import CAP, ENOUGH, LITTLE, LiteralSearch, SafePoint, Scaled
+from smle.heads.rules.safe_literals import CAP, ENOUGH, LITTLE, LiteralSearch, SafePoint, Scaled, Stored
 from smle.regions.simplex import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -29,10 +29,9 @@ __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
 Array = npt.NDArray[np.float64]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
-_TABLE_DEPTH = 2  # of leaves in which each member of a group is examined
 _MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
 _CANDIDATES = 12  # for a split
-_POINTS = 32  # found for members of a group, to be tried for the next one
+_ANSWERS = 32  # found for members of a group, to be tried for the next one
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
@@ -61,7 +60,7 @@ class _SafeSearch(Scaled):
 
     def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
         super().__init__(boxes, clips, checked, typical, scale)
-        self.leaves: list[tuple[Leaf, list[tuple[Form, Fraction]]]] = []
+        self.leaves: list[tuple[Leaf, Stored]] = []
         self.proofs: list[dict[str, Any]] = []
         self.moved: list[dict[str, Any]] = []
 
@@ -85,9 +84,9 @@ class _SafeSearch(Scaled):
             point = LiteralSearch(self, leaf, affine=affine, hurting=hurting).run()
             if point is not None and self.accept(leaf, self.rounded(point)):
                 return None
-        groups = self.groups(leaf) if len(leaf.on) + len(leaf.off) <= _TABLE_DEPTH else []
-        for g, inside, enough in product(groups, (True, False), (ENOUGH, LITTLE)):
-            stored = self.table(leaf, g, enough, inside=inside)
+        groups = self.groups(leaf)
+        for g, enough in product(groups, (ENOUGH, LITTLE)):
+            stored = self.table(leaf, g, enough)
             if stored is not None and self.accept(leaf, stored):
                 return None
         return self.branch(leaf)
@@ -113,7 +112,7 @@ class _SafeSearch(Scaled):
                 best = room, g
         return None if best is None else best[1]
 
-    def labels(self, leaf: Leaf) -> list[tuple[Form, Fraction]] | None:
+    def labels(self, leaf: Leaf) -> Stored | None:
         """Return a set of labels that obeys all rules that may apply in a leaf, or [] if there is none.
 
         None if rules say more than which labels are on.
@@ -124,7 +123,7 @@ class _SafeSearch(Scaled):
         found = obeying(stated.values(), self.typical >= 0)
         if found is None:
             return []
-        stored: list[tuple[Form, Fraction]] = [({}, _float32(value)) for value in self.typical]
+        stored: Stored = [({}, _float32(value)) for value in self.typical]
         for i in self.read:
             value, room = float(self.typical[i]), CAP * float(self.scale[i])
             stored[i] = {}, _float32(max(value, room) if found[i] else min(value, -room))
@@ -180,35 +179,34 @@ class _SafeSearch(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         return [g for g in sorted(named) if known is None or self.boxes.count(g, known.members.get(g)) > 1]
 
-    def table(self, leaf: Leaf, g: int, enough: float, *, inside: bool) -> list[tuple[Form, Fraction]] | None:
+    def table(self, leaf: Leaf, g: int, enough: float) -> Stored | None:
         """Return an answer for each member of a group, as a table, with enough room each, or None if some has none."""
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
-        found: dict[int, list[tuple[Form, Fraction]]] = {}
-        points: list[SafePoint] = []  # one found for another member often does; the last one that did comes first
+        found: dict[int, Stored] = {}
+        answers: list[Stored] = []  # one found for another member often does; the last one that did comes first
         for k in self.spec.groups[g]:
             if members is None or k in members:
-                literals = LiteralSearch(
-                    self, leaf, affine=False, hurting=True, only=(g, k), enough=enough, inside=inside
-                )
-                known_point = next((point for point in points if literals.allows(point)), None)
-                point = literals.run() if known_point is None else known_point
-                if point is None:
-                    return None
-                points = [point, *(other for other in points if other is not known_point)][:_POINTS]
-                size = literals.size
-                stored = self.rounded(SafePoint(point.slope * size, point.offset * size, point.room * size))
-                found[k] = literals.clipped(stored, (g, k))
-        tables: list[tuple[Form, Fraction]] = []
+                literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k), enough=enough)
+                clipped = ((stored, literals.clipped(stored, (g, k))) for stored in answers)
+                stored, own = next((pair for pair in clipped if literals.allows(pair[1])), (None, None))
+                if stored is None:
+                    point, size = literals.run(), literals.size
+                    if point is None:
+                        return None
+                    stored = self.rounded(SafePoint(point.slope * size, point.offset * size, point.room * size))
+                answers = [stored, *(other for other in answers if other is not stored)][:_ANSWERS]
+                found[k] = own or literals.clipped(stored, (g, k))
+        tables: Stored = []
         for i in range(len(self.typical)):
-            values = {k: stored[i][1] for k, stored in found.items()}
+            values = {k: own[i][1] for k, own in found.items()}
             alike = set(values.values())
             tables.append(({}, alike.pop()) if len(alike) == 1 else ({k: v for k, v in values.items() if v}, _ZERO))
         return tables
 
     # --- proofs
 
-    def accept(self, leaf: Leaf, stored: list[tuple[Form, Fraction]]) -> bool:
+    def accept(self, leaf: Leaf, stored: Stored) -> bool:
         """Prove an answer; record the leaf on success."""
         facts, number = Facts(self.boxes, leaf), len(self.leaves)
         plain = Safe(facts, self.clips, stored, {})
@@ -229,11 +227,11 @@ class _SafeSearch(Scaled):
         self.moved += [{"leaf": number, "clip": j, "mu": mu} for j, mu in sorted(moves.items())]
         return True
 
-    def rounded(self, point: SafePoint) -> list[tuple[Form, Fraction]]:
+    def rounded(self, point: SafePoint) -> Stored:
         """Return an answer in the units of the rules, in float32 numbers that are 0 or normal."""
         slope = np.where(np.abs(point.slope) < 1e-7, 0.0, point.slope) * self.unit[:, None] / self.half
         offset = point.offset * self.unit - slope @ self.middle
-        result: list[tuple[Form, Fraction]] = [({}, _float32(value)) for value in self.typical]
+        result: Stored = [({}, _float32(value)) for value in self.typical]
         for i, output in enumerate(self.read):
             own = {k: _float32(v) for k, v in zip(self.used, slope[i], strict=True)}
             result[output] = {k: v for k, v in own.items() if v}, _float32(offset[i])

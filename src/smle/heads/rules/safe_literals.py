@@ -19,9 +19,10 @@ from smle_check.heads.clips import Clip, Limit
 from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf, Members
 from smle_check.specification import Literal, exclusion
 
-__all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled"]
+__all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled", "Stored"]
 
 Array = npt.NDArray[np.float64]
+Stored = list[tuple[Form, Fraction]]  # a safe answer: a slope and an offset for each output
 Only = tuple[int, int] | None  # a one-hot group, and the one member to consider
 CAP = 0.5  # of the room, in scales
 ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, if need be
@@ -189,14 +190,11 @@ class Scaled:
 
 
 class LiteralSearch:
-    """Searches for one literal per clause, and an answer that satisfies them, in one leaf.
-
-    With `inside`, answers also keep room from limits, so that no clip moves them in float32.
-    """
+    """Searches for one literal per clause, and an answer that satisfies them, in one leaf."""
 
     def __init__(
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
-        only: Only = None, enough: float = ENOUGH, inside: bool = False,
+        only: Only = None, enough: float = ENOUGH,
     ) -> None:  # fmt: skip
         self.search, self.nodes = search, nodes if only is None else min(nodes, _FEW_NODES)
         self.enough = enough
@@ -211,7 +209,7 @@ class LiteralSearch:
         for clip, literal in search.limiting:
             limit = clip.limit
             if limit.region in meets and (part := search.part(leaf, None, limit.region, only)) is not None:
-                self.limits.append((place[limit.output], limit.side, search.need(literal, part, only, roomy=inside)))
+                self.limits.append((place[limit.output], limit.side, search.need(literal, part, only, roomy=False)))
                 self.clips.append((clip, part))
         if not affine and len(self.limits) > _MANY_LIMITS:
             self.limits = _tightest(self.limits)
@@ -263,14 +261,16 @@ class LiteralSearch:
             best = best if found.answer is None else found.answer
         return best
 
-    def allows(self, point: SafePoint) -> bool:
-        """Return whether an answer leaves enough room; one found elsewhere often does."""
-        needs = [*self.base, *(need for _, _, need in self.limits)]
-        if any(need.slack(point) < self.enough * need.row.roomy for need in needs):
+    def allows(self, stored: Stored) -> bool:
+        """Return whether a constant answer, as clips leave it, has enough room; one found elsewhere often does."""
+        search, inputs = self.search, len(self.search.used)
+        own = np.array([float(stored[i][1]) for i in search.read]) / search.unit / self.size
+        point = SafePoint(np.zeros((len(own), inputs)), own, self.enough)
+        if any(need.slack(point) < self.enough for need in self.base):
             return False
-        return not self.pairs and not self.broken(point._replace(room=self.enough))
+        return not self.pairs and not self.broken(point)
 
-    def clipped(self, stored: list[tuple[Form, Fraction]], only: tuple[int, int]) -> list[tuple[Form, Fraction]]:
+    def clipped(self, stored: Stored, only: tuple[int, int]) -> Stored:
         """Return a constant answer as the clips of one member leave it, where they leave anything.
 
         No clip moves it then. A move of one member's answer would count against the answers of all others.
