@@ -116,6 +116,41 @@ def test_served_rows_name_the_entry_that_bound():
     assert info["bound"] == [("cap art07", "choice"), ("choice",)]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_articles_that_must_take_different_alternatives_are_proved(seed):
+    """Some lists end below the price that a small discount asks for, others allow no large discount."""
+    rng, names = np.random.default_rng(seed), [f"a{k}" for k in range(80)]
+    low = rng.uniform(1, 50, 80).round(2)
+    cap = (low * rng.uniform(1.1, 3, 80)).round(2)
+    kind = rng.integers(3, size=80)
+    promo = np.where(kind == 0, low * 0.8, (low + cap) / 2).round(2)  # 0: only a discount is left
+    most = np.where(kind == 1, 0.02, 0.5)  # 1: only the price is left
+    columns = {"low": low, "cap": cap, "promo": promo, "most": most}
+
+    def numbers(own: np.ndarray) -> str:
+        return "{" + ", ".join(f"{name}: {value}" for name, value in zip(names, own, strict=True)) + "}"
+
+    spec = Specification.from_yaml(
+        f"inputs: {{article: {{categories: [{', '.join(names)}]}}}}\noutputs: [price, discount]\ntables:\n"
+        + "".join(f"  {name}: {{key: article, values: {numbers(own)}}}\n" for name, own in columns.items())
+        + "rules:\n"
+        + '  - {name: list, then: "low[article] <= price <= cap[article]"}\n'
+        + '  - {name: discounts, then: "0 <= discount <= most[article]"}\n'
+        + '  - {name: either, then: "discount >= 0.05 or price <= promo[article]"}\n'
+    )
+    program = program_of(certify_rules(spec))
+    X, Y = np.eye(80, dtype=np.float32).repeat(20, axis=0), rng.normal(20, 40, (1600, 2)).astype(np.float32)
+    Y[:, 1] /= 200
+    served, own = program(X, Y), X.argmax(1)
+    assert Judge(spec).violations(X, served) == []
+    discounted = np.clip(Y, np.stack([low, np.full(80, 0.05)], 1)[own], np.stack([cap, most], 1)[own])
+    lowered = np.clip(Y, np.stack([low, np.zeros(80)], 1)[own], np.stack([np.minimum(cap, promo), most], 1)[own])
+    ways = np.stack([np.isclose(served, way, rtol=1e-5, atol=1e-5).all(axis=1) for way in (discounted, lowered)])
+    assert ways.any(axis=0).all()  # each is the nearest one of its alternative
+    assert ways[0][kind[own] == 0].all()
+    assert ways[1][kind[own] == 1].all()
+
+
 def test_a_new_price_list_needs_no_new_model(tmp_path):
     model = smle.correct(lambda X: np.full((len(X), 1), 50.0), Specification.from_yaml(LIST))
     other = Specification.from_yaml(LIST.replace("a: 10", "a: 11"))
