@@ -47,7 +47,6 @@ class Block:
         pins: Pairs of rows that leave one output a single number: (rows, output, number).
         unpinned: 0 for these rows, 1 for others.
         looked_up: A mask of inputs that are members of one-hot groups (d,).
-        is_quiet: Whether points are found without overflows or divisions by zero.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ class Block:
                     imposes[c, i, row] = 1.0
         self.imposes = imposes.reshape(len(clauses), -1)
         self.is_direct = len(chosen) == 1 and np.array_equal(self.imposes, np.eye(len(g)))  # each clause is its row
-        self.is_quiet = self.pieces == 1 and not self.is_box
 
     def bounds(self, X: Array) -> Array:
         """Return b (n, J), or (J,), with N z <= b, reduced by the possible rounding of the inputs' terms."""

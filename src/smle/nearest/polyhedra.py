@@ -125,8 +125,7 @@ class Polyhedron:
         else:
             u = np.zeros((n, J)) if state is None else state.copy()
             left = np.where(imposed, excess - self._change(u), OFF)
-        with np.errstate(all="ignore"):
-            self._climb(left, u, sets, tolerance)
+        self._climb(left, u, sets, tolerance)
         z = p - u @ self._moves
         over = np.where(imposed, z @ self._turned - b, OFF).max(axis=1)
         return z, 1e4 * tolerance - over, u if sets is None else sets

@@ -69,7 +69,6 @@ class Proposals:
         self.rules = clauses.parts
         self.parts = blocks_of(clauses, h_checked, scale)
         self.reads_inputs = any(clauses.inputs)
-        self._is_quiet = all(isinstance(part, Block) and part.is_quiet for part in self.parts)
 
     def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, BlockPoints]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
@@ -77,12 +76,6 @@ class Proposals:
         Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
         where answers stay as they are; None: nowhere.
         """
-        if self._is_quiet:  # np.errstate costs a tenth of a small repair
-            return self._first(active, X, t, passed)
-        with np.errstate(all="ignore"):
-            return self._first(active, X, t, passed)
-
-    def _first(self, active: Mask, X: Array, t: Array, passed: Mask | None) -> tuple[Array, BlockPoints]:
         flat, p = t.ravel(), t
         if not flat.dot(flat) <= _NEAR:  # no square exceeds the sum of all
             p = np.where(np.abs(t) <= float(WIDE), t, self._default)
@@ -117,17 +110,16 @@ class Proposals:
             rows, y = (rows, y) if open_ is None else (rows[open_], y[open_])
             if not len(rows):
                 return
-            with np.errstate(all="ignore"):
-                rounded = _rounded(y)
-                held = np.stack([own.holds(rounded, rows) for own in solved])
-                # Parts that obey stay. If all seem to, the head sees something this check does not, and all move.
-                for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
-                    goal = goals[np.ix_(rows[left], part.outputs)]
-                    if move == _ON_STEPS and isinstance(own, NearestPoints):
-                        y[np.ix_(left, part.outputs)] = own.on_float_steps(rank, rows[left])
-                        continue
-                    point, share = own.points(rank, rows[left]), max(move, 0.0)
-                    y[np.ix_(left, part.outputs)] = point + share * (goal - point) if share < 1 else goal
+            rounded = _rounded(y)
+            held = np.stack([own.holds(rounded, rows) for own in solved])
+            # Parts that obey stay. If all seem to, the head sees something this check does not, and all move.
+            for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
+                goal = goals[np.ix_(rows[left], part.outputs)]
+                if move == _ON_STEPS and isinstance(own, NearestPoints):
+                    y[np.ix_(left, part.outputs)] = own.on_float_steps(rank, rows[left])
+                    continue
+                point, share = own.points(rank, rows[left]), max(move, 0.0)
+                y[np.ix_(left, part.outputs)] = point + share * (goal - point) if share < 1 else goal
             open_ = yield y, 2 if move >= 1 else 3 if move >= _FAR_MOVE else 1
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from smle.nearest.literals import SearchNode, branch_and_bound
 from smle.nearest.polyhedra import Polyhedron
+from smle.quiet import quiet
 from smle.solvers import QuadraticProgram, Status, solve
 
 __all__ = ["Choices", "nearest_in_union"]
@@ -102,6 +103,7 @@ def _node(
     return points, distance, broken
 
 
+@quiet
 def _nearest(G: Array, H: Array, Y: Array) -> Array:
     """Return the nearest points (n, m) that satisfy all rows, NaN where none was found."""
     result, polyhedron = Y.copy(), Polyhedron(G, np.ones(Y.shape[1]), once=True)

@@ -17,6 +17,7 @@ from smle.heads.box.slopes import ClippedUnits
 from smle.heads.contract import AsksOnce
 from smle.heads.slopes import Slopes
 from smle.programs.operations import TABLE
+from smle.quiet import quiet
 from smle_check.program import Op, Step, box, gate_of, needed, prepared, run
 
 __all__ = ["Box"]
@@ -63,6 +64,7 @@ class Box(AsksOnce):
         """Width of the embedding."""
         return self._widths[1]
 
+    @quiet
     def __call__(self, features: Array, embedding: Array) -> Array:
         """Return the outputs (batch, m) in float32 at features (batch, d), in float32 or float64."""
         rows, (columns, units) = len(embedding), self._widths
@@ -74,9 +76,9 @@ class Box(AsksOnce):
         quick = self._quick.get(features.dtype)
         if quick is None:
             quick = self._quick[features.dtype] = QuickBox(self.ops, self.tensors, TABLE, _format(features))
-        with np.errstate(all="ignore"):
-            return quick(features, np.asarray(embedding, dtype=_FLOAT32))
+        return quick(features, np.asarray(embedding, dtype=_FLOAT32))
 
+    @quiet
     def values(self, features: Array, embedding: Array, wanted: str | None = None) -> dict[str, Any]:
         """Return the result of each operation by name, such as `bits`, `cell` and `clipped`.
 
@@ -88,8 +90,7 @@ class Box(AsksOnce):
             ops = self.ops if wanted is None else needed(self.ops, (wanted,))
             steps = self._steps[key] = prepared(ops, self.tensors, TABLE, _format(features))
         env = {"features": features, "answer": np.asarray(embedding, dtype=_FLOAT32)}
-        with np.errstate(all="ignore"):
-            run(steps, env)
+        run(steps, env)
         return env
 
     @property

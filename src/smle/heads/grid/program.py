@@ -21,6 +21,7 @@ from smle.heads.contract import AsksOnce
 from smle.heads.grid.blocks import Asked, GridBlock
 from smle.heads.grid.reduction import reduce
 from smle.nearest.clauses import tied_together
+from smle.quiet import quiet
 from smle_check.heads.grid import listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 
@@ -108,6 +109,7 @@ class GridProgram(AsksOnce):
         y += np.float32(0.0)  # no -0
         return y
 
+    @quiet
     def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the served whole numbers of steps (n, m), in float64, and how each row was served (n,)."""
         rows = len(answers)
@@ -121,12 +123,11 @@ class GridProgram(AsksOnce):
             if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
                 raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
             X = X.astype(kind)
-        with np.errstate(all="ignore"):
-            if rows <= 2 * self._part:
-                return self._served(X, answers)
-            k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
-            for own in (slice(i, i + self._part) for i in range(0, rows, self._part)):
-                k[own], by[own] = self._served(X[own], answers[own])
+        if rows <= 2 * self._part:
+            return self._served(X, answers)
+        k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
+        for own in (slice(i, i + self._part) for i in range(0, rows, self._part)):
+            k[own], by[own] = self._served(X[own], answers[own])
         return k, by
 
     def _served(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:

@@ -26,6 +26,7 @@ from smle.nearest import BlockPoints, Clauses, Proposals
 from smle.nearest.alternatives import NearestPoints
 from smle.nearest.blocks import Block
 from smle.nearest.slopes import Faces
+from smle.quiet import quiet
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of
 from smle_check.heads.sums import WIDE
@@ -67,6 +68,11 @@ class Candidates(ClipList):
     def __reduce__(self) -> tuple[Any, ...]:
         return Candidates, (self.certificate,)
 
+    def __call__(self, X: Array, answers: Array) -> Array:
+        """Return the answers (n, m) in float32."""
+        return self.explained(X, answers)[0]
+
+    @quiet
     def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the answers, and how each row was served.
 
@@ -77,7 +83,7 @@ class Candidates(ClipList):
         by = np.zeros(len(y), dtype=np.int8)
         if len(bad):
             rows = np.asarray(bad, dtype=np.intp)
-            with self._one_at_a_time, np.errstate(all="ignore"):
+            with self._one_at_a_time:
                 given = np.asarray(answers).take(rows, 0)
                 asked = X.take(rows, 0), given, y.take(rows, 0), np.asarray(bits, dtype=bool)
                 y[rows], served = self._repaired(*asked)
@@ -90,8 +96,8 @@ class Candidates(ClipList):
         """Return what serves rows that do not pass, and how (see `explained`); None if all by nearest answers."""
         first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
-        short = found.cut
-        if not len(bad) and not short and not np.isnan(first).any():
+        short, flat = found.cut, first.ravel()
+        if not len(bad) and not short and flat.dot(flat) < np.inf:  # no NaN
             return y, None
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
         next(proposals)
@@ -239,6 +245,7 @@ class Candidates(ClipList):
         stated = any(self._is_number[list(form)].any() for form in self._clauses.inputs)
         return bool(stated or self._tensors["safe.slope"][:, :, self._is_number].any())
 
+    @quiet
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
         """Return derivatives of what was served.
 
@@ -247,7 +254,7 @@ class Candidates(ClipList):
         """
         changed = changed_bits(answers, served)
         rows = np.flatnonzero(changed.any(axis=1))
-        with self._one_at_a_time, np.errstate(all="ignore"):
+        with self._one_at_a_time:
             _, bad, bits = self._run(X[rows], answers[rows])
             clipped = np.ones(len(rows), dtype=bool)
             clipped[bad] = False

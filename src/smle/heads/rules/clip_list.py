@@ -16,6 +16,7 @@ from smle.heads.rules.many_limits import LimitPairs
 from smle.heads.slopes import Limits, Slopes, changed_bits
 from smle.programs.operations import TABLE
 from smle.programs.source import Columns, Function, PrintedRows
+from smle.quiet import quiet
 from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE
 from smle_check.program import Stage, clip_list, needed, prepared, run
@@ -73,13 +74,10 @@ class ClipList(AsksOnce):
     def __reduce__(self) -> tuple[Any, ...]:
         return ClipList, (self.certificate,)  # printed functions are created again
 
+    @quiet
     def __call__(self, X: Array, answers: Array) -> Array:
         """Return the answers (n, m) in float32, moved within the limits at X (n, d), in float32 or float64."""
-        return self.explained(X, answers)[0]
-
-    def explained(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return the answers, and how each row was served: by its own answer, possibly clipped."""
-        return self._run(X, answers), np.zeros(len(answers), dtype=np.int8)
+        return self._run(X, answers)  # type: ignore[no-any-return]
 
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
@@ -117,12 +115,12 @@ class ClipList(AsksOnce):
         slopes = [self._tensors[op.args[4]] for op in self._stages if op.args[4] is not None]
         return any(bool(own[:, self._is_number].any()) for own in slopes)
 
+    @quiet
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
         """Return derivatives of what was served: outputs at a limit move with it, others with the answers."""
         changed = changed_bits(answers, served)
         rows = np.flatnonzero(changed.any(axis=1))
-        with np.errstate(all="ignore"):
-            part = self._at_limits(rows, X[rows], answers[rows], self.bits_of(X[rows]))
+        part = self._at_limits(rows, X[rows], answers[rows], self.bits_of(X[rows]))
         return Slopes(~changed, np.abs(answers) <= float(WIDE), self._in_domain(X), [part])
 
     def _in_domain(self, X: Array) -> Mask:
@@ -163,14 +161,13 @@ class ClipList(AsksOnce):
                 f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
                 f"Got {X.shape} and {answers.shape}."
             )
-        with np.errstate(all="ignore"):  # overflow and underflow are part of the program
-            if answers.dtype is not _FLOAT32:
-                answers = np.asarray(answers, dtype=np.float32)
-            few = 0 < rows <= self._few
-            function = (self._of_rows if few else self._of_columns).get(X.dtype)
-            if function is None:
-                X, function = self._first(X, few)
-            return function(X, answers)
+        if answers.dtype is not _FLOAT32:
+            answers = np.asarray(answers, dtype=np.float32)
+        few = 0 < rows <= self._few
+        function = (self._of_rows if few else self._of_columns).get(X.dtype)
+        if function is None:
+            X, function = self._first(X, few)
+        return function(X, answers)
 
     def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
         """Return inputs in a format of this machine, and the program for that format."""
