@@ -96,11 +96,10 @@ def test_rules_that_are_refused(head, rule, message):
 
 def test_searches_are_bounded_as_the_page_says():
     from smle.advice import examine
-    from smle.heads.grid import blocks, problems
-    from smle.heads.grid import safe as grid_safe
-    from smle.heads.rules import safe
+    from smle.heads.grid import safe_steps, step_blocks, whole_numbers
+    from smle.heads.rules import safe_answers
     from smle.nearest import alternatives, label_branches
-    from smle.nearest.onnx import labels, stacks
+    from smle.nearest.onnx import label_nodes, stacks
     from smle.regions import decide
     from smle.rules import affine, compiler, normalize
 
@@ -110,9 +109,11 @@ def test_searches_are_bounded_as_the_page_says():
         f"{alternatives._LEVELS} levels",
         f"{label_branches.STEPS:,} steps per row, then {label_branches._NODES} nodes of HiGHS if clauses have at most "
         f"{label_branches._MOST_LITERALS:,} literals",
-        f"{blocks._PIECES} choices of alternatives; whole points around the real one for up to {blocks._FEW} ",
-        f"{stacks._PIECES} choices of alternatives; implications among {labels._MOST_LABELS:,} labels",
-        f"{safe.MAX_LEAVES} leaves; with steps {grid_safe.MAX_LEAVES}, and {problems._SECONDS:g} s per problem",
+        f"{step_blocks._PIECES} choices of alternatives; "
+        f"whole points around the real one for up to {step_blocks._FEW} ",
+        f"{stacks._PIECES} choices of alternatives; implications among {label_nodes._MOST_LABELS:,} labels",
+        f"{safe_answers.MAX_LEAVES} leaves; with steps {safe_steps.MAX_LEAVES}, "
+        f"and {whole_numbers._SECONDS:g} s per problem",
         f"{decide.MAX_NODES:,} nodes per question, {examine._SECONDS:g} s for redundant rules",
         f"more than {compiler.MAX_REGIONS:,} regions, {compiler.MAX_CLAUSES:,} clauses or groups of a count, "
         f"{compiler.MAX_LITERALS:,} alternatives in a clause, {affine._MAX_CASES:,} cases",

@@ -9,7 +9,7 @@ import pytest
 
 from smle import Specification, diagnose
 from smle.heads.box.proof.verdict import Holds, Multipliers, Obligation, Unknown, Verdicts
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Number, NumericInput, rule
 
 RULES = 30

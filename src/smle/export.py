@@ -12,13 +12,13 @@ from smle.graphs.certified_files import check_onnx, write_onnx
 from smle.graphs.onnx_model import OnnxModel, load_onnx
 
 if TYPE_CHECKING:
-    from smle.networks.onnx import write_network
+    from smle.networks.onnx_export import write_network
     from smle.networks.onnx_operator import write_module
 
 __all__ = ["OnnxModel", "backbone_model", "check_onnx", "load_onnx", "write_module", "write_network", "write_onnx"]
 
 
-_TORCH = {"write_network": "smle.networks.onnx", "write_module": "smle.networks.onnx_operator"}
+_TORCH = {"write_network": "smle.networks.onnx_export", "write_module": "smle.networks.onnx_operator"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,9 @@ trusted: multipliers are hints, and obligations are derived here. Anything unexp
 from smle_check.check import FILES, check_certificate, read_folder
 from smle_check.command import CheckedModel, check
 from smle_check.floats import BINARY32, BINARY64
-from smle_check.onnx.check import OnnxResult, check_onnx, read_onnx
+from smle_check.onnx.check_file import OnnxResult, check_onnx, read_onnx
 from smle_check.reading import Rejected, Tensor, bindings, canonical, read_json, read_weights, sha256, weights_digest
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 from smle_check.statement import STATEMENT, VERSION
 from smle_check.words import Proved, statement_of
 
@@ -30,7 +30,7 @@ __all__ = [
     "OnnxResult",
     "Proved",
     "Rejected",
-    "Specification",
+    "StatedSpecification",
     "Tensor",
     "bindings",
     "canonical",

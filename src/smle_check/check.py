@@ -18,7 +18,7 @@ from smle_check.reading import (
     read_weights,
     require,
 )
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 from smle_check.statement import VERSION
 from smle_check.words import Proved, described, failed_text
 from smle_check.work import Work
@@ -80,7 +80,7 @@ def claimed(
     require(document["statement"] == head.statement, "certificate: the statement is not that of this version")
 
     size = len(certificate) + len(block) + sum(len(tensor.data) for tensor in tensors.values())
-    spec = Specification(document["specification"], block, Work(size))
+    spec = StatedSpecification(document["specification"], block, Work(size))
     require(bool(spec.rules), "specification: no rules, so nothing is claimed")
     gated = gated_regions(document["gate"], spec)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(BACKBONE)}
@@ -90,7 +90,7 @@ def claimed(
     return program["head"], Claim(spec, own, gated, program, document["proof"], block)
 
 
-def gated_regions(data: object, spec: Specification) -> list[int]:
+def gated_regions(data: object, spec: StatedSpecification) -> list[int]:
     """Return the regions whose bits the gate computes, in order."""
     (regions,) = fields(data, "regions", "gate")
     gated = [index(r, len(spec.regions), "gate") for r in items(regions, "gate")]

@@ -3,13 +3,13 @@
 from typing import Any, NamedTuple
 
 from smle_check.reading import Rejected, Tensor
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 
 class Claim(NamedTuple):
     """What a certificate states about one head and its tensors. Only its kind of head reads `program` and `proof`."""
 
-    spec: Specification
+    spec: StatedSpecification
     tensors: dict[str, Tensor]
     gated: list[int]
     program: Any
@@ -17,7 +17,7 @@ class Claim(NamedTuple):
     block: bytes
 
 
-class Obligation(NamedTuple):
+class DerivedObligation(NamedTuple):
     """A clause of a rule (None: its exclusions) that one head has to obey wherever the rows hold (all by number).
 
     `region` switches the rule on; None means a region of the head's cell.
@@ -33,6 +33,6 @@ class Obligation(NamedTuple):
 class Unproved(Rejected):
     """The certificate does not prove an obligation."""
 
-    def __init__(self, obligation: Obligation, reason: str) -> None:
+    def __init__(self, obligation: DerivedObligation, reason: str) -> None:
         super().__init__(reason)
         self.obligation = obligation

@@ -5,9 +5,9 @@ import sys
 from typing import NamedTuple
 
 from smle_check.check import check_certificate, read_folder
-from smle_check.onnx.check import check_onnx, read_onnx
+from smle_check.onnx.check_file import check_onnx, read_onnx
 from smle_check.reading import Rejected, read_json
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 from smle_check.words import Proved, assumptions_text, domain_text, head_text, print_lines, proved_text
 
 USAGE = "usage: smle-check MODEL      (a model folder, or an ONNX file with its certificate beside it)"
@@ -30,7 +30,7 @@ def _check_folder(folder: str) -> CheckedModel:
     certificate, tensors, block, files = read_folder(folder)
     proved = check_certificate(certificate, tensors, block, files)
     document = read_json(certificate, "certificate")
-    spec = Specification(document["specification"], block)
+    spec = StatedSpecification(document["specification"], block)
     found = head_text(document["program"]["head"], tensors, files)
     return CheckedModel(
         proved, _lines(domain_text(spec), proved, found, assumptions_text(None, None, document["program"]["head"]))

@@ -8,7 +8,7 @@ from typing import Any
 from smle_check.floats import BINARY32, BINARY64, FORMATS, Binary, coefficient, guard_slack, threshold_above
 from smle_check.kernel import multipliers_of, refuted
 from smle_check.reading import Tensor, fields, index, items, number, require
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 MAX_STEPS = 50_000_000  # of the search over regions
 GUARD_NAMES = frozenset(
@@ -33,7 +33,7 @@ def packed_rows(forms: Sequence[Mapping[int, Fraction | int]], columns: int) -> 
     return Tensor("F64", (len(forms), columns), bytes(data))
 
 
-def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
+def guard_tensors(spec: StatedSpecification, gated: list[int]) -> dict[str, Tensor]:
     """Return the constants of domain and guard that section 5 prescribes."""
     d, result = len(spec.inputs), {}
     used = [spec.rows[r] for r in sorted({r for g in gated for r in spec.regions[g]})]
@@ -50,7 +50,7 @@ def guard_tensors(spec: Specification, gated: list[int]) -> dict[str, Tensor]:
     return result
 
 
-def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int]) -> None:
+def check_guard(spec: StatedSpecification, tensors: dict[str, Tensor], gated: list[int]) -> None:
     """Check that the stored constants of domain and guard are bit by bit those that section 5 prescribes."""
     oblique = sum(len(spec.rows[r].terms) > 1 for r in {r for g in gated for r in spec.regions[g]})
     shape = tensors["gate.coefficients"].shape if "gate.coefficients" in tensors else ()
@@ -61,7 +61,7 @@ def check_guard(spec: Specification, tensors: dict[str, Tensor], gated: list[int
         require(tensors.get(name) == prescribed, f"{name} is not what the rules prescribe")
 
 
-def check_coverage(spec: Specification, data: Any, gated: list[int], cells: list[tuple[int, ...]]) -> None:
+def check_coverage(spec: StatedSpecification, data: Any, gated: list[int], cells: list[tuple[int, ...]]) -> None:
     """Walk all signatures of the gated regions; each must be a cell or be refuted."""
     conflicts, implications = fields(data, "conflicts implications", "coverage")
     nogoods: list[set[int]] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 from smle_check.floats import FORMATS
 from smle_check.reading import require, sparse
-from smle_check.specification import Row, Specification
+from smle_check.stated import StatedRow, StatedSpecification
 from smle_check.work import Work
 
 
@@ -46,7 +46,7 @@ def multipliers_of(value: Any, allowed: set[int], what: str, work: Work) -> dict
     return result
 
 
-def refuted(spec: Specification, mu: dict[int, Fraction], complement: Row | None, weight: Fraction) -> bool:
+def refuted(spec: StatedSpecification, mu: dict[int, Fraction], complement: StatedRow | None, weight: Fraction) -> bool:
     """Return whether multipliers prove that no input as passed lies in the rows (and in the complement of one more)."""
     for fmt in FORMATS:
         rows = [(spec.rows[r].terms, spec.rows[r].compared[fmt][0]) for r in mu]

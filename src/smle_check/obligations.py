@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.claims import Claim, DerivedObligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, cast_error, nearest, upward
 from smle_check.guard import GUARD_NAMES, check_coverage
-from smle_check.heads.box import Bounds, Box, Halfspace, Head, Line, Relaxed, hidden_layers, root_box
+from smle_check.heads.box import Box, ExactBounds, ExactHead, Halfspace, Line, Relaxed, hidden_layers, root_box
 from smle_check.kernel import bounded, multipliers_of
 from smle_check.reading import Rejected, Tensor, fields, index, items, number, read_block, require, values
-from smle_check.specification import PER_PAIR, Exclusions, Literal, Specification, exclusion
+from smle_check.stated import PER_PAIR, Exclusions, StatedLiteral, StatedSpecification, exclusion
 from smle_check.work import Work
 
 MAX_HEADS = 100_000
 MAX_CUTS = 256  # on units, on the way to one case
 
 
-def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
+def obligations(spec: StatedSpecification, gated: list[int], cell: tuple[int, ...]) -> list[tuple[int, int | None]]:
     """List (rule, region); region is None where the gate switches the rule on, else the ungated region."""
     result: list[tuple[int, int | None]] = []
     for i, rule in enumerate(spec.rules):
@@ -30,7 +30,7 @@ def obligations(spec: Specification, gated: list[int], cell: tuple[int, ...]) ->
     return result
 
 
-def fallback_holds(spec: Specification, clause: list[Literal], y: list[Fraction]) -> bool:
+def fallback_holds(spec: StatedSpecification, clause: list[StatedLiteral], y: list[Fraction]) -> bool:
     """Return whether a constant output satisfies one literal of the clause for every input of the domain."""
     for literal in clause:
         excess = sum(v * y[j] for j, v in literal.y.items()) - literal.bound
@@ -63,7 +63,7 @@ def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
 
 
 def clause_margin(
-    head: Head, clause: list[Literal], proof: tuple[Any, Any], place: "Place", tops: dict[int, Line]
+    head: ExactHead, clause: list[StatedLiteral], proof: tuple[Any, Any], place: "Place", tops: dict[int, Line]
 ) -> Fraction:
     """Prove a clause by multipliers (lambda, mu) at a place and return the margin."""
     weights = [number(w, "lambda") for w in items(proof[0], "lambda")]
@@ -106,12 +106,12 @@ class Place(NamedTuple):
     rows: dict[int, Halfspace]
     crossed: dict[int, bool]
 
-    def cut(self, head: Head | Relaxed, unit: int, crossed: bool) -> "Place":
+    def cut(self, head: ExactHead | Relaxed, unit: int, crossed: bool) -> "Place":
         """Return the inputs at which l <= u (or l >= u if `crossed`) for a unit."""
         require(unit not in self.crossed, "cut: the same unit twice")
         require(len(self.crossed) < MAX_CUTS, "cut: too many units on the way")
         rows = self.rows
-        if isinstance(head, Head):
+        if isinstance(head, ExactHead):
             offset, slope = head.bounds.gaps[unit]
             sign = -1 if crossed else 1
             rows = {**rows, len(head.spec.rows) + unit: ({k: sign * s for k, s in enumerate(slope)}, -sign * offset)}
@@ -123,9 +123,9 @@ class Place(NamedTuple):
         return {i: line for i, line in lines.items() if i not in self.crossed} | settled
 
 
-def region_lines(head: Head | Relaxed, data: Any, place: Place) -> dict[int, Line]:
+def region_lines(head: ExactHead | Relaxed, data: Any, place: Place) -> dict[int, Line]:
     """Read lines above relu(l - u) over a region: (unit, slope, multipliers for the least and the largest l - u)."""
-    if not isinstance(head, Head) or not head.bounds.affine:
+    if not isinstance(head, ExactHead) or not head.bounds.affine:
         raise Rejected("gaps: only affine bounds have them")
     lines = dict(head.bounds.tops)
     named: set[int] = set()
@@ -147,7 +147,7 @@ def region_lines(head: Head | Relaxed, data: Any, place: Place) -> dict[int, Lin
 
 
 def cases_margin(
-    head: Head | Relaxed, clause: list[Literal], nodes: list[Any], place: Place, lines: dict[int, Line]
+    head: ExactHead | Relaxed, clause: list[StatedLiteral], nodes: list[Any], place: Place, lines: dict[int, Line]
 ) -> Fraction:
     """Prove a clause case by case and return the least margin. Cuts precede their cases, so everything is covered."""
     stack, margins, what = [place], list[Fraction](), "slopes lambda mu" if isinstance(head, Relaxed) else "lambda mu"
@@ -187,12 +187,12 @@ def require_empty(proof: Any, place: Place, what: str, work: Work) -> None:
 class HeadProof(NamedTuple):
     """One head with what its obligations need: the safe constant of its cell and the block."""
 
-    spec: Specification
-    head: Head | Relaxed
+    spec: StatedSpecification
+    head: ExactHead | Relaxed
     fallback: list[Fraction] | None
     block: bytes
 
-    def clause(self, clause: list[Literal], proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
+    def clause(self, clause: list[StatedLiteral], proof: Any, place: Place, lines: dict[int, Line]) -> Fraction:
         """Prove one clause; return the margin."""
         margin = cases_margin(self.head, clause, items(proof, "cases"), place, lines)
         holds = self.fallback is None or fallback_holds(self.spec, clause, self.fallback)
@@ -212,7 +212,7 @@ class HeadProof(NamedTuple):
         others = [pair for p, pair in enumerate(pairs) if p not in trees] if trees else pairs
         require((weights is None) == (not others), "exclusions proof: one proof per pair")
         if others:
-            if not isinstance(self.head, Head):
+            if not isinstance(self.head, ExactHead):
                 raise Rejected("exclusions proof: expected cases for every pair")
             self.spec.work.plan(len(others) * (PER_PAIR + self.head.bounds.width // 4), "exclusions")
             given = pair_weights(weights, others, len(self.spec.outputs), self.block)
@@ -224,9 +224,9 @@ class HeadProof(NamedTuple):
 
 def check_head(
     proof: HeadProof, head_index: int, cell: tuple[int, ...], gated: list[int], proofs: dict[tuple[Any, ...], Any]
-) -> list[tuple[Obligation, Fraction]]:
+) -> list[tuple[DerivedObligation, Fraction]]:
     """Check all obligations of one head; remove the proofs used; return margins."""
-    settled: list[tuple[Obligation, Fraction]] = []
+    settled: list[tuple[DerivedObligation, Fraction]] = []
     used: set[tuple[Any, ...]] = set()
     known: dict[tuple[Any, ...], dict[int, Line]] = {}
     spec = proof.spec
@@ -242,13 +242,13 @@ def check_head(
             whole = place._replace(box=(spec.low, spec.high))
             require_empty(proofs[empty], whole, f"head {head_index}, region {region}:", spec.work)
             continue
-        lines = proof.head.bounds.tops if isinstance(proof.head, Head) else {}
+        lines = proof.head.bounds.tops if isinstance(proof.head, ExactHead) else {}
         if gaps in proofs:
             used.add(gaps)
             lines = known[gaps] = known.get(gaps) or region_lines(proof.head, proofs[gaps], place)
         parts: list[tuple[int | None, Any]] = list(enumerate(rule.clauses))
         for c, part in [*parts, *([(None, rule.exclusions)] if rule.exclusions else [])]:
-            obligation = Obligation(head_index, rule_index, region, tuple(sorted(active)), c)
+            obligation = DerivedObligation(head_index, rule_index, region, tuple(sorted(active)), c)
             key = (head_index, rule_index, region, -1 if c is None else c)
             try:
                 require(key in proofs, "no proof")
@@ -261,7 +261,7 @@ def check_head(
     return settled
 
 
-def check_box(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+def check_box(claim: Claim) -> list[tuple[DerivedObligation, Fraction]]:
     """Check heads behind boxes, one for each cell."""
     _, precision, clip, kind = fields(claim.program, "head precision clip bounds", "program")
     require(precision == "float32", "program: only float32 heads are supported")
@@ -279,7 +279,7 @@ def check_box(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     require(len(set(cells)) == count, "gate.signatures: the same signature twice")
     check_coverage(spec, coverage, gated, cells)
 
-    bounds = Bounds(spec, tensors, kind) if kind != "network" else None
+    bounds = ExactBounds(spec, tensors, kind) if kind != "network" else None
     heads = count - 1 if cells[-1] == () and len(gated) == len(spec.regions) else count  # the last may be free
     check_names(tensors, clip, kind, heads < count)
     m, n, d = len(spec.outputs), math.prod(tensors["bounds.lower"].shape), len(spec.inputs)
@@ -290,7 +290,7 @@ def check_box(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     proofs, proved = read_proofs(proof_data), []
     for c in range(heads):
         own = W[c * m * n : (c + 1) * m * n], V[c * m * d : (c + 1) * m * d], b[c * m : (c + 1) * m]
-        head = Relaxed(spec, tensors, block, own) if bounds is None else Head(spec, bounds, *own)
+        head = Relaxed(spec, tensors, block, own) if bounds is None else ExactHead(spec, bounds, *own)
         instead = fallback[c * m : (c + 1) * m] if fallback is not None else None
         proved += check_head(HeadProof(spec, head, instead, block), c, cells[c], gated, proofs)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")

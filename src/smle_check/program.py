@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from smle_check.heads.clips import STAGES, Limit
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 
 class Op(NamedTuple):
@@ -72,7 +72,7 @@ class Stage(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def gate_of(spec: Specification, regions: Sequence[int]) -> Gate:
+def gate_of(spec: StatedSpecification, regions: Sequence[int]) -> Gate:
     """Return the half-spaces of some regions; their constants are those of `smle_check.guard.guard_tensors`."""
     used = sorted({row for region in regions for row in spec.regions[region]})
     order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
@@ -125,7 +125,7 @@ def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
     return ops
 
 
-def clip_list(spec: Specification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
+def clip_list(spec: StatedSpecification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
     """Return the program of a clip list (section 12); stages without limits are left out.
 
     `regions` are those of the gate; by default those of the limits.

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Obligation
+from smle_check.claims import DerivedObligation
 from smle_check.digits import decimal, margin_text
 from smle_check.heads.table import HEADS
 from smle_check.names import escaped, flag_of, is_plain, term, visible
 from smle_check.reading import BACKBONE
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 LONG, SHOWN = 24, 8  # terms from which a sum is shortened, and terms then shown
 
@@ -35,20 +35,20 @@ def comparison_text(terms: dict[int, Fraction], bound: Fraction, strict: bool, n
     return f"{linear_text({k: sign * v for k, v in terms.items()}, names)} {operator} {decimal(sign * bound)}"
 
 
-def sentence_of_row(spec: Specification, row: int) -> str:
+def sentence_of_row(spec: StatedSpecification, row: int) -> str:
     """Print a half-space in the names of the inputs."""
     terms, bound, strict, _, _ = spec.rows[row]
     return comparison_text(terms, bound, strict, spec.inputs)
 
 
-def sentence_of_literal(spec: Specification, literal: Literal) -> str:
+def sentence_of_literal(spec: StatedSpecification, literal: StatedLiteral) -> str:
     """Print a literal in the names of outputs and inputs."""
     m = len(spec.outputs)
     terms = {**literal.y, **{m + k: v for k, v in literal.x.items()}}
     return comparison_text(terms, literal.bound, literal.strict, spec.outputs + spec.inputs)
 
 
-def domain_text(spec: Specification, formats: str = "float32 and float64") -> list[str]:
+def domain_text(spec: StatedSpecification, formats: str = "float32 and float64") -> list[str]:
     """Say for which inputs the proof holds: every part of the domain that it uses."""
     grouped = {k for group in spec.groups for k in group}
     lines = [
@@ -67,13 +67,13 @@ def domain_text(spec: Specification, formats: str = "float32 and float64") -> li
     ]
 
 
-def step_text(spec: Specification, k: int) -> str:
+def step_text(spec: StatedSpecification, k: int) -> str:
     """Say in which steps an input of a grid head comes."""
     step = spec.input_steps[k] if spec.input_steps else None
     return "" if step is None else f" in steps of {decimal(step)}"
 
 
-def outputs_text(spec: Specification) -> list[str]:
+def outputs_text(spec: StatedSpecification) -> list[str]:
     """Say which numbers the outputs of a grid head stand for."""
     lines = []
     for name, (lower, upper, step) in zip(spec.outputs, spec.output_steps, strict=False):
@@ -135,7 +135,7 @@ class Proved(NamedTuple):
     where: str
     sentence: str
     margin: Fraction
-    obligation: Obligation
+    obligation: DerivedObligation
     by: str = ""
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class Proved(NamedTuple):
 
 
 def described(
-    spec: Specification, obligation: Obligation, margin: Fraction, kind: str = "box"
+    spec: StatedSpecification, obligation: DerivedObligation, margin: Fraction, kind: str = "box"
 ) -> list[Proved]:  # fmt: skip
     """Describe what was proved; for a table that stands for several rules, what each of them says."""
     rule, found = spec.rules[obligation.rule], proved_of(spec, obligation, margin, kind)
@@ -167,7 +167,7 @@ def described(
     return result
 
 
-def proved_of(spec: Specification, obligation: Obligation, margin: Fraction, kind: str) -> Proved:
+def proved_of(spec: StatedSpecification, obligation: DerivedObligation, margin: Fraction, kind: str) -> Proved:
     """Describe one obligation."""
     rule = spec.rules[obligation.rule]
     rows = " and ".join(sentence_of_row(spec, row) for row in obligation.rows)
@@ -183,7 +183,7 @@ def proved_of(spec: Specification, obligation: Obligation, margin: Fraction, kin
     )
 
 
-def failed_text(spec: Specification, obligation: Obligation, reason: str) -> str:
+def failed_text(spec: StatedSpecification, obligation: DerivedObligation, reason: str) -> str:
     """Say what was not proved, and why."""
     item = proved_of(spec, obligation, Fraction(0), "box")
     return f"rule {item.rule!r}, head {item.head}, {item.where}: {item.sentence}: {reason}"

@@ -14,14 +14,14 @@ import numpy.typing as npt
 from smle.certificates.document import Certificate
 from smle.extras import require
 from smle.graphs.certified_files import companion, write_onnx
-from smle.graphs.graph import certified_program, graph_model, interface_of
-from smle.heads.grid.onnx import grid_proposals
-from smle.heads.rules.onnx import proposals_of
+from smle.graphs.head_graph import certified_program, graph_model, interface_of
+from smle.heads.grid.grid_onnx import grid_proposals
+from smle.heads.rules.rules_onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.folders import weights_of
 from smle.rules import Choice, Specification
 from smle.storage import ModelRecord
-from smle_check.onnx.program import EMBEDDING, STACKED
+from smle_check.onnx.nodes import EMBEDDING, STACKED
 from studies.attacks.points import Attacker, Batch, Serve, chunks, in_batches, plural
 from studies.attacks.subjects import Subject
 from tests.support.exported import accepted, feed, resealed, session

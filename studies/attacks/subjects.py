@@ -27,8 +27,8 @@ from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
-from smle.heads.grid.author import certify_grid
-from smle.heads.rules.author import certify_rules
+from smle.heads.grid.grid_author import certify_grid
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.networks.backbones import MLP
 from smle.networks.units import DataScale
@@ -299,7 +299,7 @@ def rule_heads() -> dict[str, Callable[[], Subject]]:
 
 def _words(certificate: Certificate) -> str:
     """Say what settles the rules."""
-    stored = smle_check.Specification(certificate.document["specification"], certificate.block)
+    stored = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
     checked, parts = checked_of(stored), [f"{len(limits_of(stored))} clips"]
     if not checked.is_empty:
         pairs = sum(len(stored.rules[r].exclusions) for r in checked.excluding)

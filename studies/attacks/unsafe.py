@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import smle_check
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle.heads.table import certify_head
 from smle.nn import SafeNetwork
 from smle.rules import Specification
@@ -140,7 +140,7 @@ def _clips_by_hand(count: int) -> Found:
     """Clip to the limits of the bank in float32."""
     attacker = RulesAttacker(stated("limits", RULES["limits"]), np.random.default_rng(0))
     certificate = attacker.subject.certificate
-    limits = limits_of(smle_check.Specification(certificate.document["specification"], certificate.block))
+    limits = limits_of(smle_check.StatedSpecification(certificate.document["specification"], certificate.block))
     for size, _ in chunks(count, attacker.chunk):
         X = attacker.inputs(size, np.float32)
         Y = attacker.aimed(X)

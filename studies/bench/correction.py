@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns

@@ -16,9 +16,9 @@ from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verify import judge_literals, verify
 from smle.heads.box.proof.worst_case import WidenedBox
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
 from smle.regions.geometry import Domain, Region, RegionMaximum
-from smle.regions.search import find_cells
 from smle.rules import Literals, Specification
 from studies.bench.paper_steps import counterexamples, iterations
 from studies.harness import Table, bench, interleaved

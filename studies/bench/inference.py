@@ -23,10 +23,10 @@ from smle import correct
 from smle.graphs.certified_files import write_certified
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import certify_head, program_of
 from smle.nearest.oracle import nearest_outputs
-from smle.networks.onnx import torch_backbone, write_network
+from smle.networks.onnx_export import torch_backbone, write_network
 from smle.rules import Number, Specification
 from studies.bench.sequence_costs import Call, ratios_of, sequence_costs
 from studies.harness import Table, asked, bench

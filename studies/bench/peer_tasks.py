@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import Literals, Row, Specification
 from studies.bench.table_tasks import example
 from studies.experiments.methods import Job, load_task

@@ -14,7 +14,7 @@ from smle.heads.box.algorithms.head_problem import RegionObligations
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from smle.heads.box.network.bounds import BoxModule, BoxParameters
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.network.operations import clip
+from smle.heads.box.network.torch_operations import clip
 from smle.heads.box.training.enforcement import PDCG, ProjectionReport
 from smle.rules import Specification
 from studies.experiments.choices import PaperChoices

@@ -23,7 +23,7 @@ from smle.errors import DataError, RuleError
 from smle.graphs.certified_files import companion, write_onnx
 from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.networks.backbones import MLP
 from smle.networks.folders import weights_of

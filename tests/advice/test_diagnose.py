@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from smle.advice.examine import diagnose_arrays as diagnose
+from smle.regions.cell_search import find_cells
 from smle.regions.decide import Undecided
-from smle.regions.search import find_cells
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction

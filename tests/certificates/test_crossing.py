@@ -10,7 +10,7 @@ import pytest
 import smle_check
 from smle.errors import NotCertifiedError
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import Specification
 from support.builder import CROSSING, Package, case, crossing, crossing_bounds, deployed_head, issued
 from support.exact_judge import doubts

@@ -12,7 +12,7 @@ import pytest
 import smle_check
 from smle import Specification
 from smle.errors import RuleError
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle_check.onnx.graph import Graph
 from smle_check.work import BASE, Work
 from support.builder import Package, refusal, repacked
@@ -74,7 +74,7 @@ def test_a_million_exclusions_are_read_and_hold_their_pairs():
     document["outputs"] = [{"kind": "label", "name": f"l{i}"} for i in range(labels)]
     document["rules"][0]["exclusions"] = {"offset": 0, "count": len(pairs)}
     block = pairs.tobytes()
-    spec = quickly(lambda: smle_check.Specification(document, block, Work(len(block))))
+    spec = quickly(lambda: smle_check.StatedSpecification(document, block, Work(len(block))))
     found = spec.rules[0].exclusions
     assert len(found) == len(pairs) > 1_000_000
     assert found[1499] == tuple(pairs[1499])
@@ -128,7 +128,7 @@ def test_long_denominators(place):
         spec["regions"] = [list(range(300)), *spec["regions"][1:]]
         mu = [[k, long()] for k in range(300)]
         work = Work(100_000)
-        stated = smle_check.Specification(spec, b"", work)
+        stated = smle_check.StatedSpecification(spec, b"", work)
         facts = smle_check.heads.known.Facts(smle_check.heads.known.Boxes(stated))
         with pytest.raises(smle_check.Rejected, match=r"denominators|more work"):
             quickly(lambda: facts.most({0: stated.sizes[0]}, stated.sizes[0], 0, None, mu))

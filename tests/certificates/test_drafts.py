@@ -13,8 +13,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import smle_check
 from smle import SafeRegressor, Specification
 from smle.certificates import issue
-from smle.heads.rules import author
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules import rules_author
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 
 RULES = "inputs: {x: [0, 1]}\noutputs: [a, b]\nrules:\n- {name: alt, then: a <= 0.2 or b >= a + x}\n"
@@ -28,13 +28,13 @@ def _nothing_known(monkeypatch):
 @pytest.fixture
 def found(monkeypatch):
     """Return a list that grows with every proof that is found."""
-    calls, find = [], author._draft
+    calls, find = [], rules_author._draft
 
     def counted(spec, *arguments):
         calls.append(spec)
         return find(spec, *arguments)
 
-    monkeypatch.setattr(author, "_draft", counted)
+    monkeypatch.setattr(rules_author, "_draft", counted)
     return calls
 
 

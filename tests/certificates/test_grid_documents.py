@@ -9,9 +9,9 @@ from test_hostile_documents import SPEC, gone, put
 
 import smle_check
 from smle.certificates.document import Certificate
-from smle.heads.grid.author import certify_grid
-from smle.heads.grid.program import GridProgram
-from smle.heads.rules.author import certify_rules
+from smle.heads.grid.grid_author import certify_grid
+from smle.heads.grid.grid_program import GridProgram
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from support.builder import accepted, refusal, repacked
 from support.grid_rules import GridJudge, hard_inputs

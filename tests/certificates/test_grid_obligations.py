@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import smle_check
-from smle.heads.grid.author import certify_grid
+from smle.heads.grid.grid_author import certify_grid
 from smle.rules import Specification
 from smle_check.floats import below, coefficient, threshold_below
 from smle_check.heads import grid, steps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_declared_work import quickly
 
-from smle.heads.grid.author import certify_grid
+from smle.heads.grid.grid_author import certify_grid
 from smle.rules import Specification
 from support.builder import Package, refusal
 from support.grid_documents import package as made_by_hand
@@ -63,7 +63,7 @@ def test_a_category_has_the_step_1_or_none():
 
 def test_proposals_are_made_whole_by_the_program(monkeypatch):
     """What proposes is not proved: numbers between steps, NaN and infinity are not served."""
-    from smle.heads.grid.program import GridProgram
+    from smle.heads.grid.grid_program import GridProgram
 
     spec = Specification.from_yaml(
         "inputs: {x: [0, 1]}\noutputs: {a: {integer: true}, b: {integer: true}}\n"

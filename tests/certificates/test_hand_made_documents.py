@@ -7,8 +7,8 @@ import pytest
 
 import smle_check
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import regions_of
-from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle_check.reading import number
 from support.builder import CASES, Package, accepted, case, clause_proof, of_rules, unit_box, without_gate, written

@@ -11,11 +11,11 @@ import pytest
 import smle_check
 from smle.certificates.document import tensors_of
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.heads.box.proof.issue import issue
+from smle.heads.box.proof.issue_box import issue
 from smle.regions.cells import regions_of
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 from smle_check.heads import box
-from smle_check.specification import exclusion
+from smle_check.stated import exclusion
 from support.builder import Package, refusal, unit_box, weights_of, without_gate, written
 
 GRID = 2**23
@@ -31,11 +31,11 @@ def head_of(rng: np.random.Generator, m: int, n: int, *, share: float, scale: fl
     return Head(W, bias.astype("f4"), fallback=np.full(m, -1.0, "f4")), bounds
 
 
-def checked(head: Head, bounds: Bounds) -> box.Head:
+def checked(head: Head, bounds: Bounds) -> box.ExactHead:
     package = written_for(specification(len(head.b)), head, bounds, np.array([[0, 1]]))
-    spec = smle_check.Specification(package.document["specification"], package.block)
+    spec = smle_check.StatedSpecification(package.document["specification"], package.block)
     flat = [[Fraction(float(v)) for v in part.reshape(-1)] for part in (head.W, head.b)]
-    return box.Head(spec, box.Bounds(spec, package.tensors, "constant"), flat[0], [], flat[1])
+    return box.ExactHead(spec, box.ExactBounds(spec, package.tensors, "constant"), flat[0], [], flat[1])
 
 
 def specification(m: int) -> Specification:

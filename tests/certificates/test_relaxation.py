@@ -177,7 +177,7 @@ def test_head_bound_covers_the_float32_program(seed: int) -> None:
     """g.y of the clipped float32 program, sums in random order and z at the worst corner, is below the bound."""
     rng = np.random.default_rng(seed)
     n, d, k, m = 3, 2, 3, 2
-    spec = smle_check.Specification(made("everywhere").document["specification"], b"")
+    spec = smle_check.StatedSpecification(made("everywhere").document["specification"], b"")
     arrays = {
         "bounds.hidden.0.weight": rng.normal(size=(k, d)), "bounds.hidden.0.bias": rng.normal(size=k),
         "bounds.hidden.1.weight": rng.normal(size=(k, k)), "bounds.hidden.1.bias": rng.normal(size=k),

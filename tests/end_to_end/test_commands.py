@@ -21,7 +21,7 @@ from smle.certificates.document import Proved
 from smle.cli import app
 from smle.cli.app import print_proved, print_statements, proved_json, reported
 from smle.demo import BRAKING_RULES
-from smle_check.claims import Obligation
+from smle_check.claims import DerivedObligation
 from smle_check.digits import margin_text
 from support.commands import refused, run
 
@@ -184,7 +184,7 @@ _PROVED = [Fraction(299999, 10**7), Fraction(99996, 10**5), Fraction(1, 3) + Fra
 def test_margins_are_never_printed_larger_than_they_were_proved(braking_spec, capsys):
     rules = [rule.name for rule in braking_spec.rules]
     proved = [
-        Proved(0, rule, "everywhere", "y <= 1", margin, Obligation(0, i, None, (), 0))
+        Proved(0, rule, "everywhere", "y <= 1", margin, DerivedObligation(0, i, None, (), 0))
         for i, (rule, margin) in enumerate(zip(rules, _PROVED, strict=True))
     ]
     print_proved(proved, braking_spec)

@@ -14,7 +14,7 @@ from smle.certificates.document import arrays_of
 from smle.certificates.issue import rebind, sealed
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.export import write_onnx
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.storage import ModelRecord, model_files, read_record, write_record
 from support.builder import safetensors_bytes
 from support.commands import refused, run

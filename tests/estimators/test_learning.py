@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multioutput import MultiOutputClassifier
 
 import smle.estimators.quantiles
-import smle.estimators.safe
+import smle.estimators.safe_estimators
 from smle import (
     NetworkClassifier,
     NetworkRegressor,
@@ -309,7 +309,7 @@ def test_parts_of_a_table_are_learned_one_after_the_other(skewed, noisy_labels):
     assert chance[:, 0].mean() == pytest.approx(noisy_labels[1][:, 0].mean(), abs=0.15)
 
 
-MODULES = [learned_box, *(getattr(smle.estimators, name) for name in ["networks", "quantiles", "safe"])]
+MODULES = [learned_box, *(getattr(smle.estimators, name) for name in ["networks", "quantiles", "safe_estimators"])]
 
 
 @pytest.mark.parametrize("module", MODULES)

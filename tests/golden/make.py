@@ -31,7 +31,7 @@ from smle.nn import BoxNetwork
 from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
-from smle_check.heads.box import Bounds, Head, Hidden
+from smle_check.heads.box import ExactBounds, ExactHead, Hidden
 from support.exported import columns_of
 from support.golden_models import (
     FOLDER,
@@ -278,20 +278,20 @@ class Oracle:
     def __init__(self, golden: Golden, network: BoxNetwork) -> None:
         self.spec, self.tensors, self.cells = golden.spec, golden.tensors, network.cells
         certificate = certify(network)
-        stated = smle_check.Specification(certificate.document["specification"], certificate.block)
+        stated = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
         kind = certificate.document["program"]["bounds"]
         hidden = None
         for layer in layers(self.tensors, "bounds.hidden"):
             slopes = (0.0, 1.0) * len(layer[1])
             exact = [fractions(row) for row in layer[0]], fractions(layer[1])
             hidden = Hidden(exact, (stated.low, stated.high), slopes, hidden)
-        bounds = Bounds(stated, certificate.tensors, kind, hidden)
+        bounds = ExactBounds(stated, certificate.tensors, kind, hidden)
         self.rng = np.random.default_rng(23)
         self.granted = []  # the checker's error bound of each output, per head
         for i, weight in enumerate(self.tensors["heads.weight"]):
             V = self.tensors["heads.passthrough"][i].ravel() if "heads.passthrough" in self.tensors else np.zeros(0)
             flat = (fractions(part) for part in (weight.ravel(), V, self.tensors["heads.bias"][i]))
-            self.granted.append(Head(stated, bounds, *flat).errors)
+            self.granted.append(ExactHead(stated, bounds, *flat).errors)
 
     def cell(self, x: np.ndarray) -> int:
         """Return the number of the head that serves an input, -1 for the free one."""

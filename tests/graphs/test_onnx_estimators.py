@@ -20,7 +20,7 @@ from smle.corrected import CorrectedModel
 from smle.errors import DataError, ModelFormatError, RuleError
 from smle.export import check_onnx, load_onnx, write_onnx
 from smle.graphs.convert import stored_form
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from smle.serving.fronts import StoredModel
 from smle.storage import ModelRecord

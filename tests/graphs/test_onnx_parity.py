@@ -10,14 +10,14 @@ import pytest
 import smle_check
 from smle.certificates.agreement import cells_of
 from smle.graphs.backbone import mlp_backbone
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle.nearest.onnx.pieces import Backbone
-from smle.regions.guard import guard_row, guard_rows
+from smle.regions.guard_rows import guard_row, guard_rows
 from smle.rules import Polytope
 from smle.rules.membership import active
 from smle_check.floats import BINARY32, nearest
-from smle_check.heads.box import Bounds, Head
-from smle_check.onnx.program import EMBEDDING
+from smle_check.heads.box import ExactBounds, ExactHead
+from smle_check.onnx.nodes import EMBEDDING
 from support.exported import (
     HAND_MADE,
     MIXED,
@@ -58,8 +58,8 @@ def head_graph(exported: Exported, *, monitor: bool = True) -> bytes:
 def rounding(exported: Exported) -> np.ndarray:
     """Return the certified rounding error of each head's outputs (heads, m)."""
     certificate = exported.record.certificate
-    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
-    bounds = Bounds(spec, certificate.tensors, certificate.document["program"]["bounds"])
+    spec = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
+    bounds = ExactBounds(spec, certificate.tensors, certificate.document["program"]["bounds"])
     weights = exported.record.weights
     result = []
     for c in range(len(weights["heads.weight"])):
@@ -67,7 +67,7 @@ def rounding(exported: Exported) -> np.ndarray:
         for part in ("weight", "bias", "passthrough"):
             values = weights.get(f"heads.{part}")
             flat[part] = [] if values is None else [Fraction(float(v)) for v in values[c].ravel()]
-        head = Head(spec, bounds, flat["weight"], flat["passthrough"], flat["bias"])
+        head = ExactHead(spec, bounds, flat["weight"], flat["passthrough"], flat["bias"])
         result.append([float(e) for e in head.errors])
     return np.array(result)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
-from smle.heads.rules.onnx import proposals_of
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
+from smle.heads.rules.rules_onnx import proposals_of
 from smle.nearest.onnx import faces, stacks
 from smle.rules import Specification
 from support.exported import columns_of, session

@@ -11,7 +11,7 @@ from smle import Specification
 from smle.errors import CertificateError
 from smle.graphs.backbone import onnx_backbone
 from smle.graphs.certified_files import companion, write_certified
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from support.exported import untrained
 from support.joined import joined
 

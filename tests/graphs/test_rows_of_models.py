@@ -17,7 +17,7 @@ from smle.errors import ModelFormatError
 from smle.export import check_onnx, load_onnx
 from smle.graphs.backbone import onnx_backbone
 from smle.nn import BoxNetwork
-from smle_check.onnx.program import Input
+from smle_check.onnx.nodes import Input
 from support.acasxu_data import read_tasks
 
 COLUMNS = [f"X_{i}" for i in range(5)]
@@ -169,7 +169,7 @@ def test_backbones_that_mix_rows_are_not_exported(tmp_path: Path, kind: str) -> 
 
 
 def _export(network: nn.Module, path: Path) -> None:
-    from smle.networks.onnx import write_network
+    from smle.networks.onnx_export import write_network
 
     write_network(network, path)
 

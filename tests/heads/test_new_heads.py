@@ -16,7 +16,7 @@ def test_new_heads_need_a_folder_a_file_and_two_lines(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copytree(ADDED, source, dirs_exist_ok=True)
     for name, constant in NAMES.items():
-        for table, home in (("smle", f"smle.heads.{name}.head"), ("smle_check", f"smle_check.heads.{name}")):
+        for table, home in (("smle", f"smle.heads.{name}.{name}_head"), ("smle_check", f"smle_check.heads.{name}")):
             with (source / table / "heads" / "table.py").open("a") as file:
                 file.write(f"\nfrom {home} import {constant}\nHEADS['{name}'] = {constant}\n")
     script = ROOT / "tests" / "support" / "try_new_heads.py"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 import smle_check
 from smle.certificates.document import Certificate
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from smle_check.floats import BINARY64, threshold_below
 from smle_check.heads.candidates import checked_of
@@ -278,7 +278,7 @@ def test_what_cannot_be_met_is_refused_with_the_input(rules, error, message):
 
 def test_equal_literals_are_checked_once_and_moving_ones_come_first():
     _, certificate = certified("oblique")
-    checked = checked_of(smle_check.Specification(certificate.document["specification"], certificate.block))
+    checked = checked_of(smle_check.StatedSpecification(certificate.document["specification"], certificate.block))
     assert checked.moving == 2
     assert len(checked.literals) == 4
     assert certificate.tensors["check.inputs"].shape == (sum(len(own.x) for own in checked.literals[:2]),)

@@ -11,7 +11,7 @@ import pytest
 
 import smle_check
 from smle import Specification
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle_check.floats import BINARY32, BINARY64, FORMATS, nearest
 from smle_check.heads.candidates import rounding
 from smle_check.heads.clips import Pairs, limits_of, read_clips
@@ -24,8 +24,8 @@ INPUTS = [{"name": "x", "lower": "0", "upper": "10"}, *({"name": n, "lower": "0"
 GROUPS = [[1, 2, 3], [4, 5]]
 
 
-def stated(rows: list, regions: list) -> smle_check.Specification:
-    return smle_check.Specification(
+def stated(rows: list, regions: list) -> smle_check.StatedSpecification:
+    return smle_check.StatedSpecification(
         {"inputs": INPUTS, "one_hot": GROUPS, "outputs": [{"name": "y", "kind": "number"}], "rows": rows,
          "regions": regions, "rules": []}, b"",
     )  # fmt: skip
@@ -43,7 +43,7 @@ def points(fmt) -> list[tuple[Fraction, ...]]:
     return [(x, *a, *b) for x, a, b in itertools.product(numbers, units, pairs)]
 
 
-def holds(one: smle_check.specification.Row, x: tuple[Fraction, ...], fmt) -> bool:
+def holds(one: smle_check.stated.StatedRow, x: tuple[Fraction, ...], fmt) -> bool:
     """Whether a row holds as the gate may see it: comparisons exactly, others with their enlarged bound."""
     total, (bound, strict) = sum(v * x[k] for k, v in one.terms.items()), one.compared[fmt]
     return total < bound if strict else total <= bound
@@ -171,7 +171,7 @@ def test_pairs_that_are_not_looked_at_are_proved_or_never_meet(seed):
         then = f"y >= {low}" if rng.random() < 0.5 else f"y <= {low + rng.choice([5, 6, 9])}"
         lines.append(f"  - {{name: r{i}, when: {when}, then: {then}}}\n")
     certificate = certify_rules(Specification.from_yaml(CLIPS + "".join(lines)))
-    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    spec = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
     clips = read_clips(spec, certificate.tensors, limits_of(spec))
     pairs = Pairs(Boxes(spec), clips)
     for k, clip in enumerate(clips):

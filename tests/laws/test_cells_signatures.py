@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import smle_check
 from smle.certificates.issue import compiled
-from smle.heads.box.proof.issue import _coverage
-from smle.regions.guard import domain_box, guard_rows
-from smle.regions.search import find_cells
+from smle.heads.box.proof.issue_box import _coverage
+from smle.regions.cell_search import find_cells
+from smle.regions.guard_rows import domain_box, guard_rows
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.guard import check_coverage
@@ -160,7 +160,7 @@ def test_every_proof_is_one(spec):
 @given(specifications())
 def test_the_exact_checker_accepts_the_cells(spec):
     cells = find_cells(spec)
-    stated = smle_check.Specification(compiled(spec, cells, block := bytearray()), bytes(block))
+    stated = smle_check.StatedSpecification(compiled(spec, cells, block := bytearray()), bytes(block))
     coverage = _coverage(cells)
     check_coverage(stated, coverage, list(cells.gated), list(cells))
     for left_out in range(min(len(cells), 3)):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 import smle_check
-from smle.regions.guard import guard_row
+from smle.regions.guard_rows import guard_row
 from smle.rules import Number, NumericInput, Row, Specification
 from smle_check import BINARY32, BINARY64
 from smle_check.floats import (
@@ -153,7 +153,7 @@ def test_guard_rows(terms, bound, strict, pairs):
         "regions": [],
         "rules": [],
     }
-    compiled = smle_check.Specification(data, b"").rows[0]
+    compiled = smle_check.StatedSpecification(data, b"").rows[0]
     if guard.is_comparison:
         for position, fmt in enumerate(FORMATS):
             assert compiled.compared[fmt] == (guard.constants[position], strict)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from smle.heads.box.network.deployed import gate_program
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from smle.certificates.agreement import cells_of
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError, ContradictionError, NotCertifiedError, RuleError
-from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
 from smle.heads.rules.many_limits import LimitPairs
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from smle.rules.membership import broken
 from support.builder import Package, accepted, refusal, repacked

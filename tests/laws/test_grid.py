@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads.grid.author import certify_grid
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_author import certify_grid
+from smle.heads.grid.grid_program import GridProgram
 from smle.rules import Specification
 from smle_check.floats import BINARY32, BINARY64, nearest
 from smle_check.heads.grid import comparison_of, listed_of
@@ -141,7 +141,7 @@ def test_zero_is_never_negative():
 @pytest.mark.parametrize("step", ["0.01", "0.1", "0.001", "0.05", "0.3", "7/3", "1", "100", "0.25"])
 def test_steps_are_told_apart_in_float32(step):
     """L1: the float is the nearest one, computed by one division, and float64(y) / step gives the number back."""
-    from smle.rules.steps import largest_multiple
+    from smle.rules.grids import largest_multiple
 
     size = Fraction(step)
     most = int(largest_multiple(size) / size)
@@ -219,7 +219,7 @@ def test_the_kinds_of_slack_are_as_they_are_meant():
         spec = Specification.from_yaml(MOVING.format(low=low, high=8, step="1", then=then))
         from smle.certificates.issue import compiled
         from smle.regions.cells import regions_of
-        from smle_check import Specification as Stated
+        from smle_check import StatedSpecification as Stated
 
         lattice = Lattice.read(Stated(compiled(spec, regions_of(spec), bytearray()), b""))
         return comparison_of(lattice, listed_of(lattice).literals[0], digits)

@@ -10,7 +10,7 @@ import pytest
 from smle.certificates.document import tensors_of
 from smle.heads.box.algorithms.projection import project
 from smle.heads.box.proof.clause_lp import clause_optimum
-from smle.heads.box.proof.issue import issue
+from smle.heads.box.proof.issue_box import issue
 from smle.heads.box.proof.verdict import Holds, NotProved
 from smle.heads.box.proof.verify import verify
 from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, worst_case

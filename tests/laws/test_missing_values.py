@@ -15,12 +15,12 @@ from smle.certificates.agreement import assumptions_of
 from smle.errors import ContradictionError, DataError, RuleError
 from smle.estimators import NetworkRegressor, SafeRegressor
 from smle.export import load_onnx, write_onnx
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.networks.safe_network import SafeNetwork
 from smle.rules import variables
 from smle.tables import Reader
 from smle.violations.points import finished
-from smle_check.onnx.check import check_onnx
+from smle_check.onnx.check_file import check_onnx
 from smle_check.onnx.graph import Graph
 from smle_check.onnx.match import read_inputs
 from support.commands import run

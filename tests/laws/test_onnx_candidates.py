@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 import smle_check
 from smle.certificates.document import Certificate
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
-from smle_check.onnx.program import FURTHER, PROPOSAL
+from smle_check.onnx.nodes import FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, resealed, session
 from support.joined import KINDS, asked, branch, every_constant_counts, every_node_counts, joined
 from support.random_rules import random_rules
@@ -119,7 +119,7 @@ def test_sums_that_are_written_by_their_terms_answer_alike(name, monkeypatch):
     Y = rng.normal(size=(len(X), len(spec.targets))).astype(np.float32)
     Y[::30, 0] = np.nan
     expected = columns_of(spec, asked(session(exported(name).onnx), spec, X, Y))
-    for module in ("smle_check.onnx.candidates", "smle.nearest.onnx.writer"):
+    for module in ("smle_check.onnx.candidate_nodes", "smle.nearest.onnx.writer"):
         monkeypatch.setattr(f"{module}.is_sparse", lambda forms, width: any(forms))
     monkeypatch.setattr("smle.nearest.onnx.numbers._DENSE", 0)
     made = joined(spec, certificate, monitor=True)

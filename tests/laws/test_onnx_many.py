@@ -7,8 +7,8 @@ import pytest
 
 import smle_check
 from smle import Specification
-from smle.heads.rules.author import certify_rules
-from smle_check.onnx import candidates, interface, operations
+from smle.heads.rules.rules_author import certify_rules
+from smle_check.onnx import candidate_nodes, interface, operation_nodes
 from support.exported import session
 from support.joined import ANSWERS, joined
 
@@ -28,7 +28,7 @@ def test_both_forms_answer_alike(name, monitor, monkeypatch):
     spec = Specification.from_yaml(HEAD + CASES[name])
     certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
     plain = joined(spec, certificate, monitor=monitor)
-    for room in (operations, candidates, interface):
+    for room in (operation_nodes, candidate_nodes, interface):
         monkeypatch.setattr(room, "FEW", 0)
     other = joined(spec, certificate, monitor=monitor)
     assert smle_check.check_onnx(other.onnx, other.companion).proved

@@ -13,12 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from smle import Specification
-from smle.graphs.graph import certified_program, interface_of
-from smle.heads.grid.onnx import grid_proposals
-from smle.heads.rules.onnx import proposals_of
+from smle.graphs.head_graph import certified_program, interface_of
+from smle.heads.grid.grid_onnx import grid_proposals
+from smle.heads.rules.rules_onnx import proposals_of
 from smle.heads.table import certify_head
 from smle_check.onnx.graph import GraphNode
-from smle_check.onnx.program import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
+from smle_check.onnx.nodes import EMBEDDING, FEATURES, FURTHER, PROPOSAL, Program
 from support.exported import DIRECT, HAND_MADE, MIXED, hand_made, untrained
 from support.runtimes import Case, Runtime, installed_runtime, prepare
 

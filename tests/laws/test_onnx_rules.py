@@ -11,11 +11,11 @@ from onnx import helper, numpy_helper
 
 import smle_check
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
-from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
+from smle.heads.rules.rules_author import certify_rules
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
-from smle_check.onnx.program import EMBEDDING
+from smle_check.onnx.nodes import EMBEDDING
 from support.exported import accepted, columns_of, feed, session
 from support.joined import ANSWERS, KINDS, asked, every_constant_counts, every_node_counts, joined
 from support.limit_rules import EVERYDAY, answers_for, at_a_border, limit_rules, spec_of

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from smle.certificates.document import Certificate
-from smle.heads.rules.author import certify_rules
 from smle.heads.rules.clip_list import ClipList
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from support.rules_cases import LEAVES
 from support.written_again import RulesAgain

@@ -17,7 +17,7 @@ import pytest
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from smle_check.heads.clips import STAGES, limits_of
 
@@ -95,7 +95,7 @@ class Question:
 
 def broken(marabou: Any, certificate: Certificate, *, clips: bool = True) -> set[str]:
     """Return the rules that Marabou breaks."""
-    spec = smle_check.Specification(certificate.document["specification"], certificate.block)
+    spec = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
     tensors, limits = arrays_of(certificate.tensors), limits_of(spec)
     lower, upper = (tensors[f"domain.{end}_float64"] for end in ("lower", "upper"))
     regions = sorted({limit.region for limit in limits})

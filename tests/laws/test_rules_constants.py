@@ -13,7 +13,7 @@ import pytest
 
 import smle_check
 from smle.certificates.document import Certificate, tensors_of
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from smle_check.claims import Unproved
 from smle_check.floats import BINARY32, BINARY64, FORMATS
@@ -29,7 +29,7 @@ from smle_check.heads.candidates import (
 )
 from smle_check.heads.clips import Clip, Pairs, check_clips, gaps, limits_of, read_clips
 from smle_check.heads.known import Boxes, Facts, Known, Leaf, Members
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 U, TINY, WIDE = Fraction(1, 2**24), Fraction(1, 2**126), Fraction(2**100)
 TEXT = """
@@ -44,13 +44,13 @@ rules:
 """
 
 
-def stated(certificate: Certificate) -> smle_check.Specification:
+def stated(certificate: Certificate) -> smle_check.StatedSpecification:
     """What the checker reads."""
-    return smle_check.Specification(certificate.document["specification"], certificate.block)
+    return smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
 
 
 @cache
-def made() -> tuple[Certificate, smle_check.Specification, list[Clip]]:
+def made() -> tuple[Certificate, smle_check.StatedSpecification, list[Clip]]:
     certificate = certify_rules(Specification.from_yaml(TEXT))
     spec = stated(certificate)
     return certificate, spec, read_clips(spec, certificate.tensors, limits_of(spec))
@@ -389,8 +389,8 @@ def test_literals_that_differ_in_anything_are_checked_apart():
     for clause in checked.clauses:
         own = spec.rules[clause.rule].clauses[clause.clause]
         assert [checked.literals[k] for k in clause.literals] == own
-    zero = Literal({0: Fraction(0), 1: Fraction(2)}, {0: Fraction(0)}, Fraction(1), False)
-    assert without_zeros(zero) == Literal({1: Fraction(2)}, {}, Fraction(1), False)
+    zero = StatedLiteral({0: Fraction(0), 1: Fraction(2)}, {0: Fraction(0)}, Fraction(1), False)
+    assert without_zeros(zero) == StatedLiteral({1: Fraction(2)}, {}, Fraction(1), False)
 
 
 def test_affine_clips_move_safe_answers_by_their_rounded_values():
@@ -496,7 +496,7 @@ def test_what_a_safe_answer_makes_of_a_literal():
     assert [(safe.way(i, 1), safe.way(i, -1)) for i in range(2)] == [(r, r) for r in margins]
     assert all(r > 0 for r in margins)
     g, s, h = {0: Fraction(2), 1: Fraction(-3)}, {0: Fraction(11), 2: Fraction(1)}, Fraction(13)
-    form, constant = safe.form(Literal(g, s, h, False), None)
+    form, constant = safe.form(StatedLiteral(g, s, h, False), None)
     assert form == {0: 2 * Fraction(1, 2) + 3 * 5 + 11, 1: Fraction(6), 2: Fraction(1)}
     assert constant == 2 * 7 - Fraction(3, 4) - h + 2 * margins[0] + 3 * margins[1]
 

@@ -119,4 +119,4 @@ def test_the_checker_refuses_subnormal_constants_by_itself():
         "rules": [],
     }
     with pytest.raises(smle_check.Rejected, match="too close to 0 for float32"):
-        smle_check.Specification(data, b"")
+        smle_check.StatedSpecification(data, b"")

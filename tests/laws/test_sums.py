@@ -11,11 +11,11 @@ import pytest
 
 import smle.rules
 import smle_check.heads.sums as sums
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle_check.floats import BINARY64, TINY, coefficient
 from smle_check.heads.sums import WIDE, DeployedSum, sum_of
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 NORMAL = 2.0**-1022
 
@@ -27,7 +27,7 @@ class Domain:
     sizes: list[Fraction]
     group: dict[int, int] = field(default_factory=dict)
     groups: list[list[int]] = field(default_factory=list)
-    summed, largest, groups_of = Specification.summed, Specification.largest, Specification.groups_of
+    summed, largest, groups_of = StatedSpecification.summed, StatedSpecification.largest, StatedSpecification.groups_of
 
 
 class Machine:
@@ -58,7 +58,7 @@ class Machine:
         return self.total([*terms, *((v, read[k]) for k, v in numbers.inputs.items())]) <= float(numbers.threshold)
 
 
-def drawn(rng: random.Random) -> tuple[Domain, Literal, list[float], list[float]]:
+def drawn(rng: random.Random) -> tuple[Domain, StatedLiteral, list[float], list[float]]:
     """Draw a literal and an answer next to its border: it is broken, or kept, by next to nothing."""
     m, d = rng.randint(1, 4), rng.choice([0, 0, 1, 2])
     spread = rng.choice([0, 2, 40, 300, 900])
@@ -80,14 +80,19 @@ def drawn(rng: random.Random) -> tuple[Domain, Literal, list[float], list[float]
     scale = sum((abs(v * Fraction(y[i])) for i, v in g.items()), abs(exact))
     off = rng.choice([-1, 0, 1, 1, 1]) * scale * Fraction(2) ** -rng.choice([49, 50, 51, 52, 53, 54, 60, 200])
     off += rng.choice([-1, 0, 0, 1]) * Fraction(2) ** -rng.choice([1022, 1023, 1030, 1074])
-    return domain, Literal(g, s, exact - off, rng.random() < 0.3), y, x
+    return domain, StatedLiteral(g, s, exact - off, rng.random() < 0.3), y, x
 
 
-def drawn_table(rng: random.Random) -> tuple[Domain, Literal, list[float], list[float]]:
+def drawn_table(rng: random.Random) -> tuple[Domain, StatedLiteral, list[float], list[float]]:
     """Draw a literal that looks numbers up by category, alone or in a sum, and an answer next to its border."""
     domain, literal, y, x = drawn(rng)
     if rng.random() < 0.6:  # a table alone
-        literal, y, x, domain = Literal({0: literal.y[0]}, {}, literal.bound, literal.strict), y[:1], [], Domain([])
+        literal, y, x, domain = (
+            StatedLiteral({0: literal.y[0]}, {}, literal.bound, literal.strict),
+            y[:1],
+            [],
+            Domain([]),
+        )
         if rng.random() < 0.5:
             literal = literal._replace(y={0: Fraction(rng.choice([1, -1]))})
     d, k = len(x), rng.randint(2, 5)
@@ -144,7 +149,9 @@ def test_a_table_alone_accepts_all_that_obeys(strict):
     domain = Domain([Fraction(1)] * 3, dict.fromkeys(members, 0), [members])
     caps = [Fraction(1, 10), Fraction(0), Fraction(5, 2)]
     for sign in (1, -1):
-        literal = Literal({0: Fraction(sign)}, {c: -sign * v for c, v in enumerate(caps) if v}, Fraction(0), strict)
+        literal = StatedLiteral(
+            {0: Fraction(sign)}, {c: -sign * v for c, v in enumerate(caps) if v}, Fraction(0), strict
+        )
         numbers = sum_of(domain, literal)
         for chosen, cap in enumerate(caps):
             x, near = [float(c == chosen) for c in members], np.float32(float(cap))
@@ -192,7 +199,7 @@ def test_every_part_of_the_slack_is_needed(monkeypatch, what):
 def test_a_large_number_of_one_category_takes_nothing_from_others():
     members, w = [0, 1], 2
     domain = Domain([Fraction(1), Fraction(1), Fraction(100)], dict.fromkeys(members, 0), [members])
-    literal = Literal(
+    literal = StatedLiteral(
         {0: Fraction(1)}, {0: Fraction(-1), 1: Fraction(-(10**15)), w: Fraction(-1, 10)}, Fraction(0), False
     )
     numbers = sum_of(domain, literal)
@@ -243,7 +250,7 @@ def test_numbers_are_as_large_as_the_proof_allows_and_no_larger():
 def test_sums_that_may_overflow_are_refused():
     domain = Domain([])
     for exponent, fits in ((923, True), (924, False)):
-        literal = Literal({0: Fraction(2) ** exponent, 1: Fraction(1)}, {}, Fraction(0), False)
+        literal = StatedLiteral({0: Fraction(2) ** exponent, 1: Fraction(1)}, {}, Fraction(0), False)
         if fits:
             assert sum_of(domain, literal).outputs[0] * WIDE < BINARY64.largest
         else:
@@ -255,7 +262,7 @@ def test_sums_that_may_overflow_are_refused():
 def test_one_output_is_compared_exactly_whatever_its_factor(factor):
     for bound in (Fraction(0), Fraction(1, 3), Fraction(-7)):
         for strict in (False, True):
-            numbers = sum_of(Domain([]), Literal({2: factor}, {}, bound, strict))
+            numbers = sum_of(Domain([]), StatedLiteral({2: factor}, {}, bound, strict))
             assert numbers.outputs == {2: 1 if factor > 0 else -1}
             assert not numbers.sizes
             for y in (0.0, 1.0, -1.0, float(np.float32(float(bound / factor))) if abs(factor) > 1e-300 else 2.0**99):

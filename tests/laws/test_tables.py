@@ -14,7 +14,7 @@ import smle_check
 from smle.certificates.agreement import require_same_rules
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.rules import Specification
 from smle.tables import Reader
@@ -313,4 +313,4 @@ def test_saved_rules_and_their_certificate_agree():
     with pytest.raises(CertificateError, match=r"rules\.yaml"):
         require_same_rules(certificate, Specification.from_yaml(MERGED.replace("name: cap art08", "name: limit art08")))
     assert isinstance(certificate, Certificate)
-    assert smle_check.Specification(certificate.document["specification"], certificate.block).rules[1].entries
+    assert smle_check.StatedSpecification(certificate.document["specification"], certificate.block).rules[1].entries

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from smle import Specification
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.rules.membership import broken
 

@@ -10,8 +10,8 @@ import pytest
 
 from smle import correct
 from smle.certificates import issue
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.nearest import label_branches, label_diagrams
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification

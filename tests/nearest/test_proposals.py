@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined

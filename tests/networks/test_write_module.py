@@ -15,7 +15,7 @@ from smle import Specification, correct
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.export import write_module
 from smle.nn import BoxNetwork, SafeNetwork
-from smle_check.onnx.program import FEATURES
+from smle_check.onnx.nodes import FEATURES
 from support.sampling import Judge, hard_points
 from support.torch_doors import BOXED, COUPLED, DOORS, LIMITS, Powers, X
 

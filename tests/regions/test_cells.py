@@ -9,8 +9,8 @@ import pytest
 from smle.advice.examine import diagnose_arrays as diagnose
 from smle.errors import NotCertifiedError, RuleError
 from smle.heads.box.algorithms.center import find_center
-from smle.regions.guard import guard_row
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
+from smle.regions.guard_rows import guard_row
 from smle.rules import CNF, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification, linear
 
 F = Fraction

@@ -12,8 +12,8 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 from smle import NetworkClassifier, NetworkRegressor, SafeClassifier, SafeRegressor, Specification
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import certify_head, program_of
 from smle.report import write_report
 from smle.report.explorer import grid_head, rules_head

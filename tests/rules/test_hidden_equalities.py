@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import smle
-from smle.heads.grid.author import certify_grid
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_author import certify_grid
+from smle.heads.grid.grid_program import GridProgram
 from smle.rules import Specification
 
 

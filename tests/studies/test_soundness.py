@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle_check.floats import BINARY32, nearest
 from studies.attacks import soundness
 from studies.attacks.doors import DOORS, MODES

@@ -23,12 +23,12 @@ import pytest
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.certificates.issue import compiled
+from smle.heads.box.box_program import Box
 from smle.heads.box.network.deployed import gate_of
-from smle.heads.box.program import Box
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.heads.box.proof.issue import issue
+from smle.heads.box.proof.issue_box import issue
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells, regions_of
-from smle.regions.search import find_cells
 from smle.rules import Row, Specification
 from smle_check.floats import BINARY32, BINARY64, nearest, round_up
 from smle_check.program import Gate, box

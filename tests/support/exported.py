@@ -19,7 +19,7 @@ import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.graphs.backbone import mlp_backbone
 from smle.graphs.certified_files import _sealed
-from smle.graphs.graph import certified_program, graph_model, interface_of
+from smle.graphs.head_graph import certified_program, graph_model, interface_of
 from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.nearest.onnx.pieces import Backbone

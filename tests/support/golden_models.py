@@ -33,7 +33,7 @@ from torch import nn
 import smle_check
 from smle.certificates.issue import compiled
 from smle.export import write_network
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.nn import BoxNetwork
 from smle.regions.cells import Cells
@@ -165,7 +165,7 @@ def answered(network: BoxNetwork, rows: Rows, *, one_by_one: bool = False) -> np
 def in_numpy(network: BoxNetwork) -> Box:
     """Return the program of the network's head, as its certificate would state it."""
     block, tensors = bytearray(), network.deployed.tensors
-    stated = smle_check.Specification(compiled(network.spec, network.cells, block), bytes(block))
+    stated = smle_check.StatedSpecification(compiled(network.spec, network.cells, block), bytes(block))
     bounds, clip = network.frozen_heads().bounds.kind, "clamp" if "heads.fallback" in tensors else "where"
     return Box(box(gate_of(stated, network.cells.gated), clip, bounds, tensors), tensors)
 

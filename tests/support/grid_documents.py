@@ -11,12 +11,12 @@ import numpy as np
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_program import GridProgram
 from smle_check.floats import BINARY32, BINARY64, Binary, nearest
 from smle_check.heads.candidates import gated_regions
 from smle_check.heads.grid import check_tensors, domain_tensors, listed_of
 from smle_check.heads.steps import Lattice, reading_tensors
-from smle_check.specification import Literal, Row, Specification
+from smle_check.stated import StatedLiteral, StatedRow, StatedSpecification
 
 from .builder import Package
 
@@ -76,7 +76,7 @@ def package(
 
 def prescribed(made: Package) -> Package:
     """Put in the numbers that the format prescribes."""
-    stated = Specification(made.document["specification"], made.block)
+    stated = StatedSpecification(made.document["specification"], made.block)
     spec, gated = Lattice.read(stated), gated_regions(stated)
     tensors = domain_tensors(stated) | reading_tensors(spec, gated) | check_tensors(spec, listed_of(spec))
     made.weights |= {name: array.copy() for name, array in arrays_of(tensors).items()}
@@ -95,11 +95,11 @@ def served(made: Package, X: np.ndarray, answers: np.ndarray | None) -> np.ndarr
 
 def broken(made: Package, X: np.ndarray, y: np.ndarray) -> list[int]:
     """Return the rows whose answers break the document: not in steps, out of range, or against a rule that is on."""
-    spec = Specification(made.document["specification"], made.block)
+    spec = StatedSpecification(made.document["specification"], made.block)
     return [n for n in range(len(X)) if not _obeys(spec, X[n], y[n], KINDS[X.dtype.type])]
 
 
-def _obeys(spec: Specification, x: np.ndarray, y: np.ndarray, fmt: Binary) -> bool:
+def _obeys(spec: StatedSpecification, x: np.ndarray, y: np.ndarray, fmt: Binary) -> bool:
     if not np.isfinite(y).all():
         return False
     values = []
@@ -115,13 +115,13 @@ def _obeys(spec: Specification, x: np.ndarray, y: np.ndarray, fmt: Binary) -> bo
         else:
             read.append(round(value / step) * step)
 
-    def inside(one: Row) -> bool:
+    def inside(one: StatedRow) -> bool:
         total, bound = sum(v * read[j] for j, v in one.terms.items()), one.bound
         if len(one.terms) == 1 and spec.input_steps[next(iter(one.terms))] is None:
             bound = nearest(bound, fmt)
         return total < bound if one.strict else total <= bound
 
-    def holds(one: Literal) -> bool:
+    def holds(one: StatedLiteral) -> bool:
         total = sum(v * values[i] for i, v in one.y.items()) + sum(v * read[j] for j, v in one.x.items())
         return total < one.bound if one.strict else total <= one.bound
 
@@ -134,7 +134,7 @@ def _obeys(spec: Specification, x: np.ndarray, y: np.ndarray, fmt: Binary) -> bo
 
 def hard_points(made: Package, rng: np.random.Generator, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield inputs in both formats, at ends, on and next to bounds of rows, and answers near and far; some are NaN."""
-    spec = Specification(made.document["specification"], made.block)
+    spec = StatedSpecification(made.document["specification"], made.block)
     bounds = [float(one.bound) for one in spec.rows if abs(one.bound) < 2**60]
     for dtype in KINDS:
         X = np.zeros((rows, len(spec.inputs)), dtype=dtype)

@@ -11,13 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates.document import Certificate, arrays_of
 from smle.graphs.certified_files import _sealed
-from smle.graphs.graph import certified_program, graph_model, interface_of
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.onnx import proposals_of
+from smle.graphs.head_graph import certified_program, graph_model, interface_of
+from smle.heads.rules.rules_author import certify_rules
+from smle.heads.rules.rules_onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.storage import ModelRecord
-from smle_check.onnx.program import EMBEDDING
+from smle_check.onnx.nodes import EMBEDDING
 
 from .exported import Exported, accepted, feed, resealed
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head, Layer
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import Specification
 
 from .builder import Package, issued

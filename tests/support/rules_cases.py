@@ -6,7 +6,7 @@ import copy
 from functools import cache
 
 from smle.certificates.document import arrays_of
-from smle.heads.rules.author import certify_rules
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 
 from .builder import MODEL_JSON, Package

@@ -148,7 +148,7 @@ class _Again:
 
     def __init__(self, certificate: Certificate, order: Order, *, slack: bool = True) -> None:
         document = certificate.document
-        self.spec = smle_check.Specification(document["specification"], certificate.block)
+        self.spec = smle_check.StatedSpecification(document["specification"], certificate.block)
         self.tensors, self.order, self.slack = arrays_of(certificate.tensors), order, slack
         self.gated: list[int] = document["gate"]["regions"]
 

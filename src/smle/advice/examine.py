@@ -22,10 +22,10 @@ from smle.advice.diagnosis import CellReport, Diagnosis, Finding, Untested
 from smle.advice.meeting import Meeting
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.table import certify_head
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import EXPANDED_PAIRS, Consistency
 from smle.regions.decide import HalfSpace, Undecided
-from smle.regions.search import find_cells
 from smle.rules import Choice, Clause, Literal, Rule, Specification, clause_text, region_text
 from smle.rules.shown import point_text, quoted
 from smle.tables import encode_choices, encode_inputs, encode_numbers

@@ -108,7 +108,7 @@ class Certificate:
     @property
     def domain(self) -> list[str]:
         """For which inputs it is proved, in words (of an accepted certificate)."""
-        return domain_text(smle_check.Specification(self.document["specification"], self.block))
+        return domain_text(smle_check.StatedSpecification(self.document["specification"], self.block))
 
     @property
     def head(self) -> list[str]:

@@ -31,11 +31,11 @@ def gate_and_arrays(spec: Specification, cells: Cells) -> tuple[Gate, Arrays]:
     return gate_of(stated, regions), _prescribed(stated, regions, "gate.")
 
 
-def _stated(spec: Specification, cells: Cells) -> smle_check.Specification:
+def _stated(spec: Specification, cells: Cells) -> smle_check.StatedSpecification:
     """Return domain, half-spaces and regions as the checker reads them."""
-    return smle_check.Specification(compiled(spec, cells, bytearray()) | {"rules": []}, b"")
+    return smle_check.StatedSpecification(compiled(spec, cells, bytearray()) | {"rules": []}, b"")
 
 
-def _prescribed(stated: smle_check.Specification, regions: list[int], room: str) -> Arrays:
+def _prescribed(stated: smle_check.StatedSpecification, regions: list[int], room: str) -> Arrays:
     arrays = arrays_of(guard_tensors(stated, regions))
     return {name: np.array(array) for name, array in arrays.items() if name.startswith(room)}

@@ -6,10 +6,10 @@ imports stay inside the functions, so that `smle --help` is quick.
 
 import sys
 
-from smle.cli import demo, models, monitor, predict, project, report, rules, schema, train
+from smle.cli import models, monitor, predict, project, report, rules, schema, show_demo, train
 from smle.cli.app import WRONG, Command, app, print_json
 
-__all__ = ["app", "demo", "main", "models", "monitor", "predict", "project", "report", "rules", "schema", "train"]
+__all__ = ["app", "main", "models", "monitor", "predict", "project", "report", "rules", "schema", "show_demo", "train"]
 
 # In the order of use, which is also the order of headings in `smle --help`.
 _ORDER = ("rules", "schema", "train", "verify", "predict", "project", "monitor", "export", "report", "demo")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.estimators.base import SafeEstimator
 from smle.estimators.quantiles import SafeQuantileRegressor
-from smle.estimators.safe import SafeClassifier, SafeRegressor
+from smle.estimators.safe_estimators import SafeClassifier, SafeRegressor
 from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
 from smle.storage import read_record
 

@@ -3,7 +3,7 @@
 from smle.estimators.base import SafeEstimator, without_rules
 from smle.estimators.networks import NetworkClassifier, NetworkRegressor
 from smle.estimators.quantiles import SafeQuantileRegressor
-from smle.estimators.safe import SafeClassifier, SafeRegressor
+from smle.estimators.safe_estimators import SafeClassifier, SafeRegressor
 from smle.estimators.scores import compare_models, quick_baseline
 
 __all__ = [

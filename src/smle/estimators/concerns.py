@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from smle.estimators.scores import ScoreTable, balanced
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle.nearest.oracle import to_scores
 from smle.regions.cells import binding_rules
 from smle.rules import Specification, label_columns

@@ -1,1 +1,1 @@
-"""ONNX files whose head is the certified program, node by node, without torch (`smle.networks.onnx` needs it)."""
+"""ONNX files whose head is the certified program, node by node, without torch (`networks/onnx_export.py` needs it)."""

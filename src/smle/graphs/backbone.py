@@ -17,7 +17,7 @@ from smle.serving.fronts import require_tables
 from smle.tables.frames import MISSING
 from smle.tables.further import FurtherColumns
 from smle_check.onnx.graph import FLOAT, OPSET, OPSETS, STRING
-from smle_check.onnx.program import EMBEDDING, FEATURES, Input
+from smle_check.onnx.nodes import EMBEDDING, FEATURES, Input
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord

@@ -20,13 +20,13 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError, R
 from smle.extras import require
 from smle.files import replacing
 from smle.graphs.backbone import WIDE, mlp_backbone, onnx_backbone, wide_features
-from smle.graphs.graph import certified_program, graph_model, inputs_of, interface_of, plain_program
+from smle.graphs.head_graph import certified_program, graph_model, inputs_of, interface_of, plain_program
 from smle.heads.table import head_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.tables.further import FurtherColumns
-from smle_check.onnx.check import FORMAT
-from smle_check.onnx.program import FEATURES, STACKED, Interface
+from smle_check.onnx.check_file import FORMAT
+from smle_check.onnx.nodes import FEATURES, STACKED, Interface
 from smle_check.reading import BACKBONE
 
 if TYPE_CHECKING:

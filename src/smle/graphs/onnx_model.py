@@ -25,7 +25,7 @@ from smle.tables import (
     require_bad_rows,
 )
 from smle.tables.values import Fault, rounded_numbers
-from smle_check.onnx.program import LABELS, STACKED
+from smle_check.onnx.nodes import LABELS, STACKED
 
 if TYPE_CHECKING:
     import pandas as pd

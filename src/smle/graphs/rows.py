@@ -16,7 +16,7 @@ import numpy.typing as npt
 from smle.errors import ModelFormatError
 from smle.extras import require
 from smle.graphs.backbone import inlined, standard
-from smle.graphs.graph import IR_VERSION, LATER
+from smle.graphs.head_graph import IR_VERSION, LATER
 from smle.nearest.onnx.writer import Writer
 from smle.serving.fronts import NUMBERS, is_table, runtime_errors, session_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET

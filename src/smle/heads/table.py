@@ -6,10 +6,10 @@ import numpy.typing as npt
 
 from smle.certificates.document import Certificate
 from smle.errors import CertificateError
-from smle.heads.box.head import BOX
+from smle.heads.box.box_head import BOX
 from smle.heads.contract import HeadKind, HeadProgram
-from smle.heads.grid.head import GRID
-from smle.heads.rules.head import RULES
+from smle.heads.grid.grid_head import GRID
+from smle.heads.rules.rules_head import RULES
 from smle.rules import Specification
 
 __all__ = ["HEADS", "certify_head", "head_for", "head_of", "program_of"]

@@ -51,7 +51,7 @@ class Clauses:
         return len(self.group)
 
     @classmethod
-    def of(cls, spec: smle_check.Specification, labels: Iterable[int]) -> Clauses:
+    def of(cls, spec: smle_check.StatedSpecification, labels: Iterable[int]) -> Clauses:
         """Return the clauses of the rules; the checker's specification does not say which columns are `labels`."""
         group = np.full(len(spec.inputs), -1, dtype=np.intp)
         for number, members in enumerate(spec.groups):

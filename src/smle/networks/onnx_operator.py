@@ -16,7 +16,7 @@ from torch import nn
 from smle.errors import ModelFormatError, NotCertifiedError
 from smle.extras import require
 from smle.graphs.certified_files import FilePath
-from smle.graphs.graph import head_function
+from smle.graphs.head_graph import head_function
 from smle.networks.served_heads import exported_heads, find_head
 from smle_check.onnx.graph import OPSET
 

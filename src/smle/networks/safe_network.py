@@ -20,7 +20,7 @@ from smle.networks.backbones import Answers, Function, Quick, as_module, quickly
 from smle.networks.certified_head import CertifiedHead
 from smle.networks.features import at_positions, kind_of, left_out, plain_numbers, require_mask, require_rules, spread
 from smle.networks.folders import save_network, weights_of
-from smle.networks.onnx import write_network
+from smle.networks.onnx_export import write_network
 from smle.networks.predicted import encoded_features, encoded_targets, evaluating, predicted, readable
 from smle.networks.units import DataScale
 from smle.rules import Specification

@@ -1,1 +1,1 @@
-"""The kernel's row operations in NumPy: as functions of columns (`operations`), or printed as Python (`source`)."""
+"""The kernel's row operations in NumPy: on columns (`numpy_operations`), or printed as Python (`source`)."""

@@ -4,7 +4,7 @@ A set of rows is refuted by multipliers mu >= 0 if, in every input format,
 
     sum_r mu_r a_r + sum_i max(e_i lo_i, e_i hi_i) < 0,   e = -A'mu,
 
-or = 0 with positive weight on a strict row. [lo, hi] is the domain; a_r are the guard's bounds (guard.py).
+or = 0 with positive weight on a strict row. [lo, hi] is the domain; a_r are the guard's bounds (guard_rows.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from smle.regions.guard import FORMATS, GuardRow, domain_box
+from smle.regions.guard_rows import FORMATS, GuardRow, domain_box
 from smle.regions.simplex import HalfSpace, point_or_proof
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, solve

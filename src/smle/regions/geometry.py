@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.cells import Cells
-from smle.regions.guard import GuardRow, guard_rows
+from smle.regions.guard_rows import GuardRow, guard_rows
 from smle.rules import Specification
 from smle.solvers import LinearProgram, Status, open_session, solve
 from smle_check.floats import BINARY32, BINARY64, cast_error, nearest, round_up

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
-from smle.heads.box.program import Box
-from smle.heads.grid.blocks import GridBlock
-from smle.heads.grid.program import GridProgram
-from smle.heads.rules.candidates import Candidates
+from smle.heads.box.box_program import Box
+from smle.heads.grid.grid_program import GridProgram
+from smle.heads.grid.step_blocks import GridBlock
+from smle.heads.rules.checked_candidates import Candidates
 from smle.heads.rules.checks import Check, row
 from smle.nearest.blocks import Block
 from smle.nearest.labels import LabelBlock
@@ -73,7 +73,7 @@ def _size(certificate: Certificate) -> int:
 def rules_head(certificate: Certificate) -> tuple[dict[str, Any], int]:
     """Return a head of rules as plain data, and how many numbers it holds."""
     document = certificate.document
-    exact = smle_check.Specification(document["specification"], certificate.block)
+    exact = smle_check.StatedSpecification(document["specification"], certificate.block)
     regions = document["gate"]["regions"]
     arrays = arrays_of(certificate.tensors)
     ops = clip_list(exact, limits_of(exact), regions)
@@ -181,7 +181,7 @@ def _plain_tree(tree: Any) -> Any:
     return [question, _plain_tree(tree[1]), _plain_tree(tree[2])]
 
 
-def _check(spec: smle_check.Specification, regions: list[int], arrays: dict[str, Any]) -> dict[str, Any]:
+def _check(spec: smle_check.StatedSpecification, regions: list[int], arrays: dict[str, Any]) -> dict[str, Any]:
     checked, check = checked_of(spec), Check(spec, regions, arrays)
     return {
         "literals": [

@@ -11,7 +11,7 @@ from typing import Any
 from smle.doors.load import KINDS, read_model
 from smle.errors import DataError, ModelFormatError
 from smle.estimators import SafeEstimator
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_program import GridProgram
 from smle.report.card import annex_view, card_view, files_view
 from smle.report.data_view import accuracy_view, data_view
 from smle.report.explorer import explorer_data

@@ -4,6 +4,7 @@ from smle.rules.about import ABOUT, NOTHING, About
 from smle.rules.arrays import ClauseArrays, Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
+from smle.rules.grids import Grid
 from smle.rules.helpers import bounded_change, forbidden_pairs_from_data, linear_rule, mutually_exclusive, rule
 from smle.rules.lookups import Table
 from smle.rules.operators import (
@@ -24,7 +25,6 @@ from smle.rules.operators import (
 )
 from smle.rules.shown import clause_text, html_table, number_text, region_text, row_text, share_text, text_table
 from smle.rules.specification import Categorical, Choice, Label, Number, NumericInput, Rule, RuleText, Specification
-from smle.rules.steps import Grid
 
 __all__ = [
     "ABOUT",

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.rules.formula import CNF, Clause, Linear, Literal, Row
+from smle.rules.grids import Grid
 from smle.rules.specification import Rule, Specification
-from smle.rules.steps import Grid
 from smle_check.floats import BINARY32, BINARY64, nearest, round_down
 from smle_check.heads.steps import whole_form
 

@@ -25,7 +25,7 @@ from smle_check.names import flag_of, twins, visible
 if TYPE_CHECKING:
     from os import PathLike
 
-    from smle.rules.steps import Grid
+    from smle.rules.grids import Grid
 
 __all__ = ["Categorical", "Choice", "Label", "Number", "NumericInput", "Rule", "RuleText", "Specification"]
 
@@ -420,7 +420,7 @@ class Specification:
         Raises:
             RuleError: If a step does not fit, or a range is missing.
         """
-        from smle.rules.steps import grid_of
+        from smle.rules.grids import grid_of
 
         return grid_of(self)
 

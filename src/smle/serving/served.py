@@ -17,7 +17,7 @@ from smle.certificates.agreement import cells_of, require_same_rules
 from smle.certificates.document import Certificate, arrays_of
 from smle.certificates.issue import rebind
 from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
 from smle.monitor import Edges, Observation, Usage, column_edges

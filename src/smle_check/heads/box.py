@@ -10,7 +10,7 @@ from typing import Any
 from smle_check.floats import TINY, affine_error, cast_error, on_grid, upward
 from smle_check.kernel import bounded
 from smle_check.reading import Tensor, read_block, require, values
-from smle_check.specification import Literal, Specification, exclusion
+from smle_check.stated import StatedLiteral, StatedSpecification, exclusion
 
 Box = tuple[list[Fraction], list[Fraction]]  # low and high ends
 Halfspace = tuple[dict[int, Fraction], Fraction]  # terms.x <= bound
@@ -22,7 +22,7 @@ def over_box(slope: list[Fraction], box: Box) -> Fraction:
     return sum((max(s * low, s * high) for s, low, high in ends), Fraction(0))
 
 
-def root_box(spec: Specification, active: set[int]) -> Box:
+def root_box(spec: StatedSpecification, active: set[int]) -> Box:
     """Return the smallest box given by the active rows over one input; an empty one shrinks to a point."""
     low, high = list(spec.low), list(spec.high)
     for row in (spec.rows[r] for r in active if len(spec.rows[r].terms) == 1):
@@ -92,7 +92,7 @@ Line = tuple[
 ]  # slope and lift: relu(g) <= slope g + lift for g = l - u, and so max(l, u) <= u + that
 
 
-class Bounds:
+class ExactBounds:
     """Center and half-width of the clipped embedding, affine in x (or in h): any float evaluation lies inside.
 
     The clip gives l where l > u, so units lie in [l, max(l, u)]. Center and half-width are those of [l, u]; for every
@@ -100,7 +100,7 @@ class Bounds:
     """
 
     def __init__(
-        self, spec: Specification, tensors: dict[str, Tensor], kind: str, hidden: Hidden | None = None
+        self, spec: StatedSpecification, tensors: dict[str, Tensor], kind: str, hidden: Hidden | None = None
     ) -> None:
         require("bounds.lower" in tensors, "weights: tensor 'bounds.lower' is missing")
         self.hidden, self.box, span = hidden, (spec.low, spec.high), (spec.low, spec.high)
@@ -146,10 +146,12 @@ class Bounds:
         self.half_slope = [half_slope[k::d] for k in range(d if self.affine else 0)]
 
 
-class Head:
+class ExactHead:
     """One head y = W z + V x + b: outputs at the center of the box, and the rounding error of each."""
 
-    def __init__(self, spec: Specification, bounds: Bounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]):
+    def __init__(
+        self, spec: StatedSpecification, bounds: ExactBounds, W: list[Fraction], V: list[Fraction], b: list[Fraction]
+    ):
         self.width = n = bounds.width
         d, m = len(spec.inputs), len(b)
         self.spec, self.bounds = spec, bounds
@@ -194,7 +196,7 @@ class Head:
         return constant, {k: value for k, value in slope.items() if value}
 
     def clause_bound(
-        self, clause: list[Literal], weights: list[Fraction], rows: list[Halfspace], mu: list[Fraction],
+        self, clause: list[StatedLiteral], weights: list[Fraction], rows: list[Halfspace], mu: list[Fraction],
         tops: dict[int, Line], box: Box,
     ) -> Fraction:  # fmt: skip
         """Bound sum_j lambda_j (g_j.y + s_j.x - h_j) over the polytope, rounding errors included (section 7)."""
@@ -248,10 +250,10 @@ def hidden_layers(tensors: dict[str, Tensor]) -> int:
 
 
 class Relaxed:
-    """A head under bounds by a network: one `Head` for every box and slopes that a proof uses."""
+    """A head under bounds by a network: one `ExactHead` for every box and slopes that a proof uses."""
 
     def __init__(
-        self, spec: Specification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]
+        self, spec: StatedSpecification, tensors: dict[str, Tensor], block: bytes, weights: tuple[list[Fraction], ...]
     ) -> None:
         self.spec, self.tensors, self.block, self.weights = spec, tensors, block, weights
         self.layers, d = [], len(spec.inputs)
@@ -264,9 +266,9 @@ class Relaxed:
             self.layers.append(([flat[j * d : (j + 1) * d] for j in range(k)], bias))
             d = k
         self.units = sum(len(bias) for _, bias in self.layers)
-        self.known: dict[tuple[Any, ...], Head] = {}
+        self.known: dict[tuple[Any, ...], ExactHead] = {}
 
-    def over(self, box: Box, offset: Any) -> Head:
+    def over(self, box: Box, offset: Any) -> ExactHead:
         """Return the head over a box, with the slopes at an offset of certificate.bin."""
         slopes = read_block(self.block, offset, self.units, "f", "slopes")
         key = (offset, *box[0], *box[1])
@@ -275,6 +277,6 @@ class Relaxed:
             for layer in self.layers:
                 hidden = Hidden(layer, box, slopes, hidden)
                 slopes = slopes[2 * len(layer[1]) :]
-            bounds = Bounds(self.spec, self.tensors, "network", hidden)
-            self.known[key] = Head(self.spec, bounds, *self.weights)
+            bounds = ExactBounds(self.spec, self.tensors, "network", hidden)
+            self.known[key] = ExactHead(self.spec, bounds, *self.weights)
         return self.known[key]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.claims import Claim, DerivedObligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY64, FORMATS, TINY, U
 from smle_check.guard import GUARD_NAMES, packed
@@ -33,7 +33,7 @@ from smle_check.heads.clips import (
 from smle_check.heads.known import ROOT, Facts, Form, Leaf
 from smle_check.heads.sums import WIDE, columns_of, sum_of
 from smle_check.reading import Rejected, Tensor, fields, index, require, values
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 MAX_LEAVES, MAX_DEPTH, MAX_CHECKED = 1_000, 64, 200_000
 SHORT = 8  # fewer slopes are used as they are
@@ -51,7 +51,7 @@ class CheckedClause(NamedTuple):
 class Checked(NamedTuple):
     """What is checked: distinct literals, those that move with inputs first; clauses; rules with exclusions."""
 
-    literals: list[Literal]
+    literals: list[StatedLiteral]
     moving: int
     clauses: list[CheckedClause]
     excluding: list[int]
@@ -62,13 +62,13 @@ class Checked(NamedTuple):
         return not (self.clauses or self.excluding)
 
 
-def checked_of(spec: Specification) -> Checked:
+def checked_of(spec: StatedSpecification) -> Checked:
     """Return what the rules require besides limits of single outputs."""
     return collected(spec, is_limit, lambda literal: bool(literal.x))
 
 
 def collected(
-    spec: Specification, is_settled: Callable[[list[Literal]], bool], moves: Callable[[Literal], bool]
+    spec: StatedSpecification, is_settled: Callable[[list[StatedLiteral]], bool], moves: Callable[[StatedLiteral], bool]
 ) -> Checked:
     """Return the clauses, without zeros, that nothing else has settled; literals that move with inputs come first."""
     require(sum(len(rule.clauses) for rule in spec.rules) <= MAX_CHECKED, "rules: too many clauses")
@@ -83,13 +83,13 @@ def collected(
     return Checked(literals, sum(map(moves, literals)), clauses, excluding)
 
 
-def without_zeros(literal: Literal) -> Literal:
+def without_zeros(literal: StatedLiteral) -> StatedLiteral:
     """Drop zero coefficients from a literal."""
     y, x = ({k: v for k, v in form.items() if v} for form in (literal.y, literal.x))
     return literal._replace(y=y, x=x)
 
 
-def key_of(literal: Literal) -> tuple[Any, ...]:
+def key_of(literal: StatedLiteral) -> tuple[Any, ...]:
     """Return a key that identifies a literal."""
     return tuple(literal.y.items()), tuple(literal.x.items()), literal.bound, literal.strict
 
@@ -97,7 +97,7 @@ def key_of(literal: Literal) -> tuple[Any, ...]:
 # --- The check ---------------------------------------------------------------------------------------------------
 
 
-def check_tensors(spec: Specification, checked: Checked) -> dict[str, Tensor]:
+def check_tensors(spec: StatedSpecification, checked: Checked) -> dict[str, Tensor]:
     """Return the numbers of the check that section 13 prescribes, literal by literal, for the columns it reads."""
     sums = [sum_of(spec, literal) for literal in checked.literals]
     return {
@@ -145,7 +145,7 @@ def move_forms(clip: Clip, slope: Form, offset: Fraction, own: Fraction) -> list
     return result
 
 
-def rounding(spec: Specification, slope: Form, offset: Fraction) -> Fraction:
+def rounding(spec: StatedSpecification, slope: Form, offset: Fraction) -> Fraction:
     """Bound |float32(sum64(slope.x) + offset), settled - (slope.x + offset)|.
 
     A constant is stored exactly. So is a table (slopes over one group, no offset): its sum is one stored number times
@@ -203,7 +203,7 @@ class Safe:
                 return self.others[i, g] | {k: slope[k] for k in names if k in slope}
         return slope
 
-    def form(self, literal: Literal, region: int | None) -> tuple[Form, Fraction]:
+    def form(self, literal: StatedLiteral, region: int | None) -> tuple[Form, Fraction]:
         """Return an affine function of x that bounds g.y + s.x - h for the served safe answer in a region."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
@@ -212,11 +212,11 @@ class Safe:
                 form[k] = form.get(k, Fraction(0)) + g * v
         return form, constant
 
-    def excess(self, literal: Literal, region: int | None, mu: Any) -> Fraction | None:
+    def excess(self, literal: StatedLiteral, region: int | None, mu: Any) -> Fraction | None:
         """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None if no input is there."""
         return self.facts.most(*self.form(literal, region), region, None, mu)
 
-    def clause(self, clause: list[Literal], region: int, proof: list[Any] | None) -> None:
+    def clause(self, clause: list[StatedLiteral], region: int, proof: list[Any] | None) -> None:
         """Prove that the safe answer satisfies a clause: one literal with multipliers, or any literal without.
 
         Without multipliers, each member of a one-hot group may use a different literal.
@@ -232,7 +232,7 @@ class Safe:
             return
         raise Rejected(f"not proved for the safe answer (short by {rounded_text(min(short), 3, up=True)})")
 
-    def by_member(self, clause: list[Literal], region: int) -> bool:
+    def by_member(self, clause: list[StatedLiteral], region: int) -> bool:
         """Return whether a clause holds in a region for each member of a group, each with any literal."""
         forms = [(*self.form(without_zeros(literal), region), literal.strict) for literal in clause]
         groups = {self.facts.boxes.group.get(k) for form, _, _ in forms for k in form} - {None}
@@ -249,13 +249,13 @@ class Safe:
 
     def is_off(self, label: int) -> bool:
         """Return whether a label is proved to be off wherever this leaf serves."""
-        off = Literal({label: Fraction(1)}, {}, Fraction(0), True)
+        off = StatedLiteral({label: Fraction(1)}, {}, Fraction(0), True)
         found = self.excess(off, None, [])
         return found is None or found < 0
 
 
 def read_safe(
-    spec: Specification, tensors: dict[str, Tensor], count: int
+    spec: StatedSpecification, tensors: dict[str, Tensor], count: int
 ) -> list[list[tuple[Form, Fraction]]]:  # fmt: skip
     """Read the stored answers: slope and offset for each leaf and output."""
     m, d = len(spec.outputs), len(spec.inputs)
@@ -277,18 +277,18 @@ def read_safe(
 # --- The whole ---------------------------------------------------------------------------------------------------
 
 
-def gated_regions(spec: Specification) -> list[int]:
+def gated_regions(spec: StatedSpecification) -> list[int]:
     """Return the regions whose bits the program computes: those of all rules."""
     return sorted({region for rule in spec.rules for region in rule.regions})
 
 
-def require_units(spec: Specification, tensors: dict[str, Tensor]) -> None:
+def require_units(spec: StatedSpecification, tensors: dict[str, Tensor]) -> None:
     """Require units of distance that proposals can use; no proof reads them."""
     units = values(tensors, "check.scale", "F64", (len(spec.outputs),))
     require(all(1 / WIDE <= unit <= WIDE for unit in units), "check.scale: expected numbers from 2^-100 to 2^100")
 
 
-def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+def check_rules(claim: Claim) -> list[tuple[DerivedObligation, Fraction]]:
     """Check the head: the clips by pairs, the numbers of the check, and the safe answers leaf by leaf."""
     spec, tensors, gated, *_ = claim
     _, tree = fields(claim.program, "head tree", "program")
@@ -329,11 +329,11 @@ def check_rules(claim: Claim) -> list[tuple[Obligation, Fraction]]:
     for clause in checked.clauses:
         for region in spec.rules[clause.rule].regions:
             settled.append(
-                (Obligation(0, clause.rule, region, tuple(spec.regions[region]), clause.clause), Fraction(0))
+                (DerivedObligation(0, clause.rule, region, tuple(spec.regions[region]), clause.clause), Fraction(0))
             )
     for rule in checked.excluding:
         for region in spec.rules[rule].regions:
-            settled.append((Obligation(0, rule, region, tuple(spec.regions[region]), None), Fraction(0)))
+            settled.append((DerivedObligation(0, rule, region, tuple(spec.regions[region]), None), Fraction(0)))
     return settled
 
 
@@ -348,7 +348,9 @@ def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int
             try:
                 safe.clause(spec.rules[rule].clauses[c], region, proof)
             except Rejected as reason:
-                raise Unproved(Obligation(number, rule, region, tuple(spec.regions[region]), c), str(reason)) from None
+                raise Unproved(
+                    DerivedObligation(number, rule, region, tuple(spec.regions[region]), c), str(reason)
+                ) from None
     labels: dict[int, bool] = {}
     for rule in checked.excluding:
         for region in spec.rules[rule].regions:
@@ -359,6 +361,6 @@ def check_leaf(safe: Safe, number: int, checked: Checked, proofs: dict[tuple[int
                     if label not in labels:
                         labels[label] = safe.is_off(label)
                 if not (labels[pair[0]] or labels[pair[1]]):
-                    obligation = Obligation(number, rule, region, tuple(spec.regions[region]), None)
+                    obligation = DerivedObligation(number, rule, region, tuple(spec.regions[region]), None)
                     names = " and ".join(repr(spec.outputs[label]) for label in pair)
                     raise Unproved(obligation, f"the safe answer may have both {names}")

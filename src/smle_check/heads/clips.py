@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Obligation, Unproved
+from smle_check.claims import DerivedObligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import FORMATS, TINY, Binary, U
 from smle_check.heads.known import Boxes, Facts, Form, Known
 from smle_check.heads.sums import WIDE
 from smle_check.reading import Rejected, Tensor, fields, items, require, values
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 MAX_LIMITS = 100_000
 PER_PAIR = 100  # steps for each pair of a limit and a clip that may undo it
@@ -66,12 +66,12 @@ class Clip(NamedTuple):
     more: Form = {}  # noqa: RUF012 - never written
 
 
-def is_limit(clause: list[Literal]) -> bool:
+def is_limit(clause: list[StatedLiteral]) -> bool:
     """Return whether a clause limits a single output, so that a clip settles it."""
     return len(clause) == 1 and sum(map(bool, clause[0].y.values())) == 1
 
 
-def limits_of(spec: Specification) -> list[Limit]:
+def limits_of(spec: StatedSpecification) -> list[Limit]:
     """Return the limits that the rules state, in the order of their clips. Other clauses are left to the check."""
     found: list[Limit] = []
     require(sum(len(rule.clauses) * len(rule.regions) for rule in spec.rules) <= MAX_LIMITS, "rules: too many limits")
@@ -265,7 +265,7 @@ def slots_left(i: int, all_known: list[Known]) -> Keys:
     return keys
 
 
-def read_clips(spec: Specification, tensors: dict[str, Tensor], limits: list[Limit]) -> list[Clip]:
+def read_clips(spec: StatedSpecification, tensors: dict[str, Tensor], limits: list[Limit]) -> list[Clip]:
     """Read the deployed numbers of all clips."""
     d, clips = len(spec.inputs), []
     for stage in STAGES:
@@ -293,8 +293,8 @@ def names_of() -> set[str]:
 
 
 def check_clips(
-    spec: Specification, clips: list[Clip], proof_data: Any
-) -> tuple[list[tuple[Obligation, Fraction]], Pairs]:
+    spec: StatedSpecification, clips: list[Clip], proof_data: Any
+) -> tuple[list[tuple[DerivedObligation, Fraction]], Pairs]:
     """Check the clip list: every limit against its own clip, and against every later clip of the other side."""
     proofs = read_proofs(proof_data, "limit clip", "mu")
     pairs, settled, asked = Pairs(Boxes(spec), clips), [], []
@@ -303,7 +303,7 @@ def check_clips(
         spec.work.plan(PER_PAIR * len(asked[-1][1]), "rules: pairs of limits")
     for k, (clip, (together, alone)) in enumerate(zip(clips, asked, strict=True)):
         limit = clip.limit
-        obligation = Obligation(0, limit.rule, limit.region, tuple(spec.regions[limit.region]), limit.clause)
+        obligation = DerivedObligation(0, limit.rule, limit.region, tuple(spec.regions[limit.region]), limit.clause)
         margins = [together]
         for j in alone:
             try:

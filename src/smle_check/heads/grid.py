@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.claims import Claim, DerivedObligation, Unproved
 from smle_check.digits import rounded_text
 from smle_check.floats import BINARY32, BINARY64, TINY, coefficient, error64, nearest, threshold_above, threshold_below
 from smle_check.guard import guard_tensors, packed, packed_rows
@@ -39,7 +39,7 @@ from smle_check.heads.steps import (
     whole_form,
 )
 from smle_check.reading import Rejected, Tensor, fields, index, number, require, values
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 SMALLEST_COEFFICIENT = Fraction(1, 2**900)  # of a real input: products with it do not underflow
 MOST_TERMS = 2**20
@@ -64,12 +64,12 @@ def listed_of(spec: Lattice) -> Checked:
     return collected(spec, lambda clause: in_range(spec, clause), lambda literal: reads_numbers(spec, literal))
 
 
-def reads_numbers(spec: Lattice, literal: Literal) -> bool:
+def reads_numbers(spec: Lattice, literal: StatedLiteral) -> bool:
     """Return whether a literal reads an input without a step."""
     return any(spec.input_steps[j] is None for j in literal.x)
 
 
-def in_range(spec: Lattice, clause: list[Literal]) -> bool:
+def in_range(spec: Lattice, clause: list[StatedLiteral]) -> bool:
     """Return whether the range of its output settles a clause: one literal, with one output and no input."""
     if len(clause) != 1 or clause[0].x or len(clause[0].y) != 1:
         return False
@@ -80,7 +80,7 @@ def in_range(spec: Lattice, clause: list[Literal]) -> bool:
     return most < literal.bound if literal.strict else most <= literal.bound
 
 
-def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precision) -> DeployedComparison:
+def comparison_of(spec: Lattice, literal: StatedLiteral, digits: int = BINARY64.precision) -> DeployedComparison:
     """Return what section 14 prescribes for a literal without zeros. `digits`: binary ones of its real inputs."""
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
@@ -103,7 +103,7 @@ def comparison_of(spec: Lattice, literal: Literal, digits: int = BINARY64.precis
     return DeployedComparison(whole.outputs, whole.inputs, stored, limit, fraction)
 
 
-def longer(spec: Lattice, whole: Whole, real: Form, literal: Literal) -> Whole:
+def longer(spec: Lattice, whole: Whole, real: Form, literal: StatedLiteral) -> Whole:
     """Multiply a literal so that the coefficient of its one real input, and its bound, are whole: then nothing is lost.
 
     Not where it is strict, or where products with float32 numbers would lose digits, or sums come near to 2^52.
@@ -269,7 +269,7 @@ class SafeAnswer:
                 most = self.facts.most({j: sign * v for j, v in form.items()}, sign * offset - end, None, None, [])
                 require(most is None or most <= 0, f"safe: output {self.spec.outputs[i]!r} may leave its range")
 
-    def form(self, literal: Literal) -> tuple[Form, Fraction]:
+    def form(self, literal: StatedLiteral) -> tuple[Form, Fraction]:
         """Return g.y + s.x - h for the answer, as an affine function of the inputs."""
         form, constant = dict(literal.x), -literal.bound
         for i, g in literal.y.items():
@@ -280,7 +280,7 @@ class SafeAnswer:
                 form[j] = form.get(j, Fraction(0)) + size * v
         return form, constant
 
-    def clause(self, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int, proof: Any) -> None:
+    def clause(self, clause: list[StatedLiteral], forms: list[tuple[Form, Fraction]], region: int, proof: Any) -> None:
         """Prove that the answer satisfies a clause: one literal with multipliers, or any literal without."""
         chosen = range(len(clause)) if proof is None else [index(proof[0], len(clause), "literal")]
         short = []
@@ -295,7 +295,7 @@ class SafeAnswer:
 # --- The whole ---------------------------------------------------------------------------------------------------
 
 
-def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+def check_grid(claim: Claim) -> list[tuple[DerivedObligation, Fraction]]:
     """Check the head: every constant as prescribed, and the safe answers leaf by leaf."""
     stated, tensors, gated, *_ = claim
     _, tree = fields(claim.program, "head tree", "program")
@@ -330,7 +330,7 @@ def check_grid(claim: Claim) -> list[tuple[Obligation, Fraction]]:
         check_leaf(SafeAnswer(spec, facts, own, offsets[leaf * m : (leaf + 1) * m]), leaf, listed, proofs)
     require(not proofs, f"proof {list(proofs)[:1]} is for no obligation")
     return [
-        (Obligation(0, i, region, tuple(stated.regions[region]), c), Fraction(0))
+        (DerivedObligation(0, i, region, tuple(stated.regions[region]), c), Fraction(0))
         for i, rule in enumerate(stated.rules)
         for c in range(len(rule.clauses))
         for region in rule.regions
@@ -367,9 +367,11 @@ def check_leaf(safe: SafeAnswer, leaf: int, listed: Checked, proofs: dict[tuple[
             try:
                 safe.clause(clause, forms, region, proof)
             except Rejected as reason:
-                raise Unproved(Obligation(leaf, rule, region, tuple(spec.regions[region]), c), str(reason)) from None
+                raise Unproved(
+                    DerivedObligation(leaf, rule, region, tuple(spec.regions[region]), c), str(reason)
+                ) from None
 
 
-def domain_tensors(stated: Specification) -> dict[str, Tensor]:
+def domain_tensors(stated: StatedSpecification) -> dict[str, Tensor]:
     """Return the ends of the domain, as for every head (section 5)."""
     return {name: tensor for name, tensor in guard_tensors(stated, []).items() if name.startswith("domain.")}

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from smle_check.claims import Claim, Obligation
-from smle_check.onnx.operations import Printer, Tensors
-from smle_check.onnx.program import Interface, Program
-from smle_check.specification import Specification
+from smle_check.claims import Claim, DerivedObligation
+from smle_check.onnx.nodes import Interface, Program
+from smle_check.onnx.operation_nodes import Printer, Tensors
+from smle_check.stated import StatedSpecification
 from smle_check.statement import STATEMENT
 
 
@@ -16,7 +16,7 @@ class Deployed(NamedTuple):
 
     program: Program
     interface: Interface
-    spec: Specification
+    spec: StatedSpecification
     gated: list[int]
     stated: Mapping[str, Any]
     tensors: Tensors
@@ -34,9 +34,9 @@ class Kind(NamedTuple):
       compared.
     """
 
-    check: Callable[[Claim], list[tuple[Obligation, Fraction]]]
+    check: Callable[[Claim], list[tuple[DerivedObligation, Fraction]]]
     printer: Callable[[Deployed], Printer]
     words: str
-    enforced_by: Callable[[Specification, Obligation], str] = lambda spec, obligation: ""
+    enforced_by: Callable[[StatedSpecification, DerivedObligation], str] = lambda spec, obligation: ""
     statement: dict[str, Any] = STATEMENT
     reads_steps: bool = False

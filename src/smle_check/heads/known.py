@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from smle_check.floats import FORMATS, Binary, above, below
 from smle_check.kernel import multipliers_of, residual_of
-from smle_check.specification import Row, Specification
+from smle_check.stated import StatedRow, StatedSpecification
 
 Ends = dict[int, tuple[Fraction, Fraction]]  # of some inputs; the others have their whole range
 Form = dict[int, Fraction]
@@ -49,7 +49,7 @@ class Known(NamedTuple):
 class Boxes:
     """What comparisons of regions leave to inputs of a format; cached by region."""
 
-    def __init__(self, spec: Specification) -> None:
+    def __init__(self, spec: StatedSpecification) -> None:
         self.spec = spec
         self.group = spec.group
         self.known: dict[tuple[int, Binary], Known] = {}
@@ -72,7 +72,7 @@ class Boxes:
         for g, members in more.members.items():
             known.members[g] = members.meeting(known.members.get(g, members))
 
-    def kept(self, row: Row, fmt: Binary) -> Known:
+    def kept(self, row: StatedRow, fmt: Binary) -> Known:
         """Return what is left where one row holds, as the gate sees it."""
         g = self.group_of(row)
         if g is not None:
@@ -87,13 +87,13 @@ class Boxes:
             return Known({k: (low, min(high, below(bound, fmt) if strict else bound))}, {})
         return Known({k: (max(low, above(-bound, fmt) if strict else -bound), high)}, {})
 
-    def group_of(self, row: Row) -> int | None:
+    def group_of(self, row: StatedRow) -> int | None:
         """Return the group that has all columns of a row, or None."""
         groups = {self.group.get(k) for k in row.terms}
         return groups.pop() if len(groups) == 1 else None
 
     @staticmethod
-    def chosen(row: Row, bound: Fraction, strict: bool) -> Members:
+    def chosen(row: StatedRow, bound: Fraction, strict: bool) -> Members:
         """Return the members at which a row over their group holds, with that member 1 and all others 0."""
         holds = {k: v < bound if strict else v <= bound for k, v in row.terms.items()}
         others = bound > 0 if strict else bound >= 0  # at members that the row does not name

@@ -18,7 +18,7 @@ from smle_check.floats import BINARY64, FORMATS, TINY, Binary, above, below, coe
 from smle_check.guard import packed, packed_rows
 from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf
 from smle_check.reading import Tensor, require
-from smle_check.specification import Row, Specification
+from smle_check.stated import StatedRow, StatedSpecification
 
 EXACT, LARGEST_SUM, LONGEST = 2**53, 2**52, 2**1100
 SMALLEST_INPUT = Fraction(1, 2**100)  # a real input nearer to 0 is read as 0
@@ -90,7 +90,7 @@ class ReadRow(NamedTuple):
     next: Fraction | None
 
 
-class Lattice(Specification):
+class Lattice(StatedSpecification):
     """A specification whose inputs are read: made by `read`, never from a document."""
 
     reads: list[ReadRow]
@@ -99,7 +99,7 @@ class Lattice(Specification):
     held: list[Fraction]  # bounds of inputs as the program holds them: whole numbers of steps, or numbers
 
     @classmethod
-    def read(cls, spec: Specification) -> "Lattice":
+    def read(cls, spec: StatedSpecification) -> "Lattice":
         """Return the specification with ranges and half-spaces as they are read; nothing else changes."""
         m, d = len(spec.outputs), len(spec.inputs)
         require(len(spec.input_steps) == d, "specification: expected a step, or null, for every input")
@@ -133,7 +133,7 @@ class Lattice(Specification):
         """Return the coefficients of a form over inputs as the program holds them."""
         return {j: v * (self.input_steps[j] or 1) for j, v in terms.items()}
 
-    def read_row(self, row: Row) -> ReadRow:
+    def read_row(self, row: StatedRow) -> ReadRow:
         """Return the deployed numbers of a half-space."""
         terms = self.in_steps(row.terms)
         if all(self.input_steps[j] is not None for j in terms):
@@ -151,7 +151,7 @@ class Lattice(Specification):
         threshold = threshold_above(row.bound + guard_slack(terms, self.held))
         return ReadRow({j: coefficient(v) for j, v in terms.items()}, dict.fromkeys(FORMATS, threshold), None)
 
-    def known_row(self, row: Row, own: ReadRow) -> Row:
+    def known_row(self, row: StatedRow, own: ReadRow) -> StatedRow:
         """Return what a half-space says about inputs as they are read: as stated, and as the gate sees it."""
         if own.next is not None:
             bound = own.thresholds[BINARY64] * own.next
@@ -262,6 +262,6 @@ def reading_tensors(spec: Lattice, gated: list[int]) -> dict[str, Tensor]:
     return result
 
 
-def rows_of(spec: Specification, gated: list[int]) -> list[int]:
+def rows_of(spec: StatedSpecification, gated: list[int]) -> list[int]:
     """Return the half-spaces of the gate's regions, in order."""
     return sorted({r for g in gated for r in spec.regions[g]})

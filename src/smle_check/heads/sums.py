@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from smle_check.floats import BINARY64, TINY, OutOfRange, coefficient, threshold_above, threshold_below
 from smle_check.reading import require
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 WIDE = Fraction(2) ** 100  # no answer behind the clip list is larger
 NO_UNDERFLOW = Fraction(2) ** -800  # least size of coefficients that rules out underflow
@@ -38,18 +38,18 @@ class DeployedSum(NamedTuple):
     threshold: Fraction
 
 
-def columns_of(spec: Specification, literal: Literal) -> tuple[list[int], list[int]]:
+def columns_of(spec: StatedSpecification, literal: StatedLiteral) -> tuple[list[int], list[int]]:
     """Return the outputs and inputs that the sum of a literal reads, in the order of its stored numbers."""
     group = table_of(spec, literal)
     return [*literal.y], [*literal.x] if group is None else spec.groups[group]
 
 
-def sum_of(spec: Specification, literal: Literal) -> DeployedSum:
+def sum_of(spec: StatedSpecification, literal: StatedLiteral) -> DeployedSum:
     """Return the numbers that section 13 prescribes for a literal."""
     return exact_sum(literal) or table_sum(spec, literal) or rounded_sum(spec, literal)
 
 
-def exact_sum(literal: Literal) -> DeployedSum | None:
+def exact_sum(literal: StatedLiteral) -> DeployedSum | None:
     """Return the numbers of a literal that is compared without rounding, or None.
 
     * One output: `+-y <= h / |g|`. Answers are 0 or normal in float32.
@@ -63,7 +63,7 @@ def exact_sum(literal: Literal) -> DeployedSum | None:
     return DeployedSum(signs, {}, {}, threshold_below(bound, strict=literal.strict))
 
 
-def table_sum(spec: Specification, literal: Literal) -> DeployedSum | None:
+def table_sum(spec: StatedSpecification, literal: StatedLiteral) -> DeployedSum | None:
     """Return the numbers of a literal of one output whose inputs are the columns of one group, or None.
 
     `+-y <= T_c` where member c is 1, with T_c = (h - s_c) / |g|, rounded down to a float64 number that is 0 or normal.
@@ -82,13 +82,13 @@ def table_sum(spec: Specification, literal: Literal) -> DeployedSum | None:
     return DeployedSum(signs, {}, inputs, Fraction(0))
 
 
-def table_of(spec: Specification, literal: Literal) -> int | None:
+def table_of(spec: StatedSpecification, literal: StatedLiteral) -> int | None:
     """Return the group whose columns are all inputs of a literal of one output, or None."""
     groups = spec.groups_of(literal.x)
     return groups.pop() if len(literal.y) == 1 and len(groups) == 1 else None
 
 
-def rounded_sum(spec: Specification, literal: Literal) -> DeployedSum:
+def rounded_sum(spec: StatedSpecification, literal: StatedLiteral) -> DeployedSum:
     """Return the numbers of a literal whose coefficients and sums are rounded."""
     count = 2 * len(literal.y) + len(spec.summed(literal.x))
     require(count < MOST_TERMS, "check: sum too long")

@@ -1,17 +1,17 @@
 """The table of heads, by the name in `program`. Each kind reads its own fields of `program` and `proof`."""
 
-from smle_check.claims import Obligation
+from smle_check.claims import DerivedObligation
 from smle_check.heads.candidates import check_rules, checked_of
 from smle_check.heads.clips import is_limit, limits_of
 from smle_check.heads.grid import check_grid
 from smle_check.heads.kind import Deployed, Kind
 from smle_check.obligations import check_box
-from smle_check.onnx.candidates import CheckPrinter
-from smle_check.onnx.grid import GridPrinter
+from smle_check.onnx.candidate_nodes import CheckPrinter
+from smle_check.onnx.grid_nodes import GridPrinter
 from smle_check.onnx.limits import LimitPrinter
-from smle_check.onnx.operations import BoxPrinter, Printer, is_direct, is_one_of_two
+from smle_check.onnx.operation_nodes import BoxPrinter, Printer, is_direct, is_one_of_two
 from smle_check.program import box, clip_list, gate_of
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 from smle_check.statement import GRID_STATEMENT
 
 
@@ -39,7 +39,7 @@ def print_grid(head: Deployed) -> Printer:
     )
 
 
-def clip_or_check(spec: Specification, obligation: Obligation) -> str:
+def clip_or_check(spec: StatedSpecification, obligation: DerivedObligation) -> str:
     """Return what enforces a clause in a head of rules."""
     clause = obligation.clause
     return "clip" if clause is not None and is_limit(spec.rules[obligation.rule].clauses[clause]) else "check"

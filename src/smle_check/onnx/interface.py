@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from smle_check.onnx.graph import BOOL, Constant
-from smle_check.onnx.program import FEATURES, LABELS, STACKED, Input, Interface, Program
+from smle_check.onnx.nodes import FEATURES, LABELS, STACKED, Input, Interface, Program
 from smle_check.reading import require
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 FEW = 4096  # largest matrix of regions and rules; beyond it, each rule picks its region
 
@@ -22,7 +22,7 @@ class Monitor(NamedTuple):
     always: list[int]  # rules with a region that is the whole domain
 
 
-def monitor_of(spec: Specification, gated: list[int]) -> Monitor:
+def monitor_of(spec: StatedSpecification, gated: list[int]) -> Monitor:
     """Return which regions belong to which rules. The head's gate is used if it has all regions with a condition."""
     stated = [g for g, rows in enumerate(spec.regions) if rows]
     own = not set(stated) <= set(gated)

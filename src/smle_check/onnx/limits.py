@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from smle_check.heads.sums import WIDE
 from smle_check.onnx.graph import DOUBLE, FLOAT
-from smle_check.onnx.operations import Printer, Tensors, is_direct
-from smle_check.onnx.program import Interface, Program, Value, floats_of
+from smle_check.onnx.nodes import Interface, Program, Value, floats_of
+from smle_check.onnx.operation_nodes import Printer, Tensors, is_direct
 from smle_check.program import Gate, Op
 
 FAR = 2 * float(WIDE)  # beyond every answer; stands for inactive limits

@@ -6,7 +6,7 @@ from typing import Any
 
 from smle_check.names import flag_of
 from smle_check.onnx.graph import FLOAT, STRING, Found, Graph, GraphNode
-from smle_check.onnx.program import Input, Output, Program
+from smle_check.onnx.nodes import Input, Output, Program
 from smle_check.onnx.protobuf import name_of
 from smle_check.reading import require
 

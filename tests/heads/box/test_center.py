@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smle.errors import NotCertifiedError, RuleError
 from smle.heads.box.algorithms.center import find_center
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
 
 F = Fraction

@@ -9,7 +9,7 @@ import pytest
 import smle
 from smle.errors import RuleError
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
-from smle.regions.search import find_cells
+from smle.regions.cell_search import find_cells
 from smle.rules import Specification
 
 SPEC = Specification.from_yaml("""

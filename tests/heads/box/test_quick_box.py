@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smle.heads.box import quick_box
-from smle.heads.box.program import Box
+from smle.heads.box.box_program import Box
 from smle_check.program import Comparison, Gate, box, gated
 
 FORMATS = (np.float32, np.float64)

@@ -12,8 +12,8 @@ from smle.heads.box.algorithms.replay import replayed
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.verdict import Holds, NotProved, Obligation, Unknown, Verdicts, Violated
 from smle.heads.box.proof.verify import verify
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
-from smle.regions.search import find_cells
 from smle.rules import CNF, Categorical, Clause, Literal, Number, NumericInput, Polytope, Row, Rule, Specification
 
 ONE = Fraction(1)

@@ -9,8 +9,8 @@ import pytest
 
 from smle import Specification
 from smle.errors import ContradictionError
-from smle.heads.rules.author import certify_rules
 from smle.heads.rules.label_answers import LabelRule, obeying, smallest
+from smle.heads.rules.rules_author import certify_rules
 
 NONE = np.zeros((0, 2), dtype=np.intp)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from support.rules_cases import LEAVES
 from support.sampling import Judge

@@ -11,9 +11,9 @@ import pytest
 
 import smle
 from smle import Specification
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
 from smle.heads.rules.clip_list import ClipList
+from smle.heads.rules.rules_author import certify_rules
 
 COUPLED = """
 inputs: {x: [0, 1]}
@@ -27,8 +27,8 @@ FORKED = """
 import os, sys, threading, time
 import numpy as np
 from smle import Specification
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.rules_author import certify_rules
+from smle.heads.rules.checked_candidates import Candidates
 
 program = Candidates(certify_rules(Specification.from_yaml(sys.argv[1])))
 X = np.full((2000, 1), 0.75)

@@ -1,4 +1,4 @@
-"""A fast version of `program.py`: the answers of a box in few calls, without intermediate values.
+"""A fast version of `box_program.py`: the answers of a box in few calls, without intermediate values.
 
 For single rows the cost is in calls, for many rows in passes through memory. The gate is printed as source, like that
 of clip lists. Offsets are products with a 1 appended to the inputs, which is exact; sums may be taken in any order.

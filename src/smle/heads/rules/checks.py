@@ -21,7 +21,7 @@ from smle_check.floats import TINY
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.sums import columns_of
 from smle_check.program import Op
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 __all__ = ["BlockCheck", "Check", "CheckedColumns", "CheckedRows", "as_stored", "row"]
 
@@ -34,7 +34,7 @@ _MOST_DENSE, _SPARSE = 100_000, 0.05  # numbers of literals, and the share of no
 class Check:
     """What is checked: clauses and excluded pairs, with the positions of their rules' regions, and stored numbers."""
 
-    def __init__(self, spec: Specification, regions: Sequence[int], tensors: Mapping[str, Array]) -> None:
+    def __init__(self, spec: StatedSpecification, regions: Sequence[int], tensors: Mapping[str, Array]) -> None:
         place = {region: i for i, region in enumerate(regions)}
         where = [tuple(place[region] for region in rule.regions) for rule in spec.rules]
         checked = checked_of(spec)

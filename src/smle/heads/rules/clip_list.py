@@ -14,7 +14,7 @@ from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
 from smle.heads.rules.many_limits import LimitPairs
 from smle.heads.slopes import Limits, Slopes, changed_bits
-from smle.programs.operations import TABLE
+from smle.programs.numpy_operations import TABLE
 from smle.programs.source import Columns, Function, PrintedRows
 from smle.quiet import quiet
 from smle_check.heads.clips import limits_of
@@ -45,7 +45,7 @@ class ClipList(AsksOnce):
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
         document = certificate.document
-        self.specification = spec = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = spec = smle_check.StatedSpecification(document["specification"], certificate.block)
         self.regions: list[int] = document["gate"]["regions"]
         self._tree = document["program"]["tree"]
         self._labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]

@@ -15,14 +15,14 @@ import smle_check
 from smle_check.heads.candidates import Checked
 from smle_check.heads.clips import Limit
 from smle_check.heads.sums import WIDE
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 __all__ = ["stated_units"]
 
 Array = npt.NDArray[np.float64]
 
 
-def stated_units(spec: smle_check.Specification, limits: Iterable[Limit], checked: Checked) -> Array:
+def stated_units(spec: smle_check.StatedSpecification, limits: Iterable[Limit], checked: Checked) -> Array:
     """Return a unit for each output (m,).
 
     It is the largest number that a limit on the output alone lets it reach. Outputs without such a limit get theirs
@@ -55,7 +55,7 @@ def _float(value: object) -> float:
     return float(np.clip(float(value), -float(WIDE), float(WIDE)))  # type: ignore[arg-type]
 
 
-def _sizes(spec: smle_check.Specification, literals: list[Literal]) -> list[float]:
+def _sizes(spec: smle_check.StatedSpecification, literals: list[StatedLiteral]) -> list[float]:
     """Return what each sum of outputs is compared with; 0 for the two ends of a tolerance."""
     ends = {_direction(literal): literal for literal in literals}
     found = []
@@ -68,11 +68,11 @@ def _sizes(spec: smle_check.Specification, literals: list[Literal]) -> list[floa
     return found
 
 
-def _direction(literal: Literal, sign: int = 1) -> tuple[object, ...]:
+def _direction(literal: StatedLiteral, sign: int = 1) -> tuple[object, ...]:
     return tuple((i, sign * v) for i, v in literal.y.items()), tuple((k, sign * v) for k, v in literal.x.items())
 
 
-def _shared(outer: Array, inner: Array, coupled: list[Literal], sizes: list[float]) -> Array:
+def _shared(outer: Array, inner: Array, coupled: list[StatedLiteral], sizes: list[float]) -> Array:
     """Return units, shared among outputs that occur in sums together."""
     units = np.where(outer > 0, outer, 0.0)
     group, relative = _groups(len(outer), coupled)
@@ -94,7 +94,7 @@ def _shared(outer: Array, inner: Array, coupled: list[Literal], sizes: list[floa
     return np.clip(units, float(1 / WIDE), float(WIDE))
 
 
-def _groups(m: int, literals: list[Literal]) -> tuple[npt.NDArray[np.intp], Array]:
+def _groups(m: int, literals: list[StatedLiteral]) -> tuple[npt.NDArray[np.intp], Array]:
     """Return a number for each output, the same for outputs tied by sums, and their sizes in these sums.
 
     A large coefficient means small numbers. Of several sums the median counts, since coefficients may be anything.

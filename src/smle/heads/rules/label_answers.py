@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smle.nearest.label_branches import BranchSearch
 from smle_check.heads.clips import Limit
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 __all__ = ["LabelRule", "TooMany", "obeying", "sign_of", "sign_of_limit", "smallest"]
 
@@ -30,7 +30,7 @@ class TooMany(Exception):  # noqa: N818 - an outcome
     """The search was cut short, so the result is unknown."""
 
 
-def sign_of(literal: Literal) -> Sign | None:
+def sign_of(literal: StatedLiteral) -> Sign | None:
     """Return what a literal says about a label, or None if it says something else."""
     if literal.x or literal.bound or len(literal.y) != 1:
         return None

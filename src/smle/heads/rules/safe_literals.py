@@ -17,7 +17,7 @@ from smle_check.floats import BINARY32, BINARY64, TINY, round_up
 from smle_check.heads.candidates import Checked, move_forms
 from smle_check.heads.clips import Clip, Limit
 from smle_check.heads.known import Boxes, Facts, Form, Known, Leaf, Members
-from smle_check.specification import Literal, exclusion
+from smle_check.stated import StatedLiteral, exclusion
 
 __all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Scaled", "Stored"]
 
@@ -149,7 +149,7 @@ class Scaled:
             return Fraction(0), Fraction(0)
         return Fraction(int(self.boxes.count(g, members) == 1)), Fraction(1)
 
-    def lookups(self, literal: Literal) -> dict[int, dict[int, Fraction]]:
+    def lookups(self, literal: StatedLiteral) -> dict[int, dict[int, Fraction]]:
         """Return what a literal looks up, by group."""
         if id(literal) not in self.looked:
             found: dict[int, dict[int, Fraction]] = {}
@@ -169,7 +169,7 @@ class Scaled:
             return [self.boxes.most(own, known, BINARY64)]
         return [clip.limit.side * (clip.offset + clip.slope.get(only[1], Fraction(0)))]
 
-    def need(self, literal: Literal, part: RegionMaximum, only: Only = None, *, roomy: bool = True) -> Need:
+    def need(self, literal: StatedLiteral, part: RegionMaximum, only: Only = None, *, roomy: bool = True) -> Need:
         """Return a literal in scaled units, divided by its largest coefficient. `only` as for the part."""
         g, s = np.zeros(len(self.read)), np.zeros(len(self.used))
         groups = self.lookups(literal)
@@ -367,9 +367,9 @@ class LiteralSearch:
         return []
 
 
-def _literal(limit: Limit) -> Literal:
+def _literal(limit: Limit) -> StatedLiteral:
     sign = Fraction(-limit.side)
-    return Literal(
+    return StatedLiteral(
         {limit.output: sign}, {k: -sign * v for k, v in limit.slope.items()}, sign * limit.offset, limit.strict
     )
 

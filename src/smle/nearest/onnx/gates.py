@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from smle.nearest.blocks import Block
 from smle.nearest.onnx.writer import Writer
-from smle_check.onnx.candidates import ComparedRows
+from smle_check.onnx.candidate_nodes import ComparedRows
 from smle_check.onnx.graph import FLOAT
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 __all__ = ["Gates"]
 
@@ -31,7 +31,7 @@ class Gates:
     """
 
     def __init__(
-        self, w: Writer, spec: Specification, table: ComparedRows, rules: Numbers, domain: tuple[Array, Array]
+        self, w: Writer, spec: StatedSpecification, table: ComparedRows, rules: Numbers, domain: tuple[Array, Array]
     ) -> None:
         self._w, self.rules = w, rules
         self.lower, self.upper = domain

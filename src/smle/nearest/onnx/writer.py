@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from smle.extras import require
 from smle_check.onnx.graph import BOOL, DOUBLE, INT64
-from smle_check.onnx.program import is_sparse
+from smle_check.onnx.nodes import is_sparse
 
 __all__ = ["Writer"]
 

@@ -11,12 +11,12 @@ the first comparison, and becomes the lower end.
 
 from fractions import Fraction
 
-from smle_check.claims import Claim, Obligation, Unproved
+from smle_check.claims import Claim, DerivedObligation, Unproved
 from smle_check.guard import check_guard
 from smle_check.heads.kind import Deployed, Kind
 from smle_check.onnx.graph import DOUBLE, FLOAT
-from smle_check.onnx.operations import Printer
-from smle_check.onnx.program import Value, floats_of
+from smle_check.onnx.nodes import Value, floats_of
+from smle_check.onnx.operation_nodes import Printer
 from smle_check.program import Op, gate_of, gated
 from smle_check.reading import fields, require
 from smle_check.statement import STATEMENT
@@ -33,7 +33,9 @@ def ends_of(claim: Claim, name: str) -> list[Fraction]:
     return [Fraction(value) for value in values]
 
 
-def check_limits(claim: Claim, lower: list[Fraction], upper: list[Fraction]) -> list[tuple[Obligation, Fraction]]:
+def check_limits(
+    claim: Claim, lower: list[Fraction], upper: list[Fraction]
+) -> list[tuple[DerivedObligation, Fraction]]:
     """Settle every clause: a constant limit of one output, everywhere."""
     spec, settled = claim.spec, []
     require(claim.gated == [], "gate: this head has none")
@@ -46,14 +48,14 @@ def check_limits(claim: Claim, lower: list[Fraction], upper: list[Fraction]) -> 
                 require(len(clause) == 1 and len(clause[0].y) == 1 and not clause[0].x, "rules: only constant limits")
                 ((output, g),) = clause[0].y.items()
                 margin = clause[0].bound - g * (upper if g > 0 else lower)[output]
-                obligation = Obligation(0, r, region, (), c)
+                obligation = DerivedObligation(0, r, region, (), c)
                 if margin < 0 or (clause[0].strict and margin == 0):
                     raise Unproved(obligation, "the end of the clip breaks it")
                 settled.append((obligation, margin))
     return settled
 
 
-def check_even(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+def check_even(claim: Claim) -> list[tuple[DerivedObligation, Fraction]]:
     """Settle what the claim of this head owes."""
     fields(claim.program, "head", "program")
     fields(claim.proof, "", "proof")

@@ -7,14 +7,14 @@ not known, and neither is whether it was asked there. The answer is the largest 
 
 from fractions import Fraction
 
-from smle_check.claims import Claim, Obligation
+from smle_check.claims import Claim, DerivedObligation
 from smle_check.heads.even import check_limits, ends_of
 from smle_check.heads.kind import Deployed, Kind
-from smle_check.onnx.operations import Printer
+from smle_check.onnx.operation_nodes import Printer
 from smle_check.reading import Rejected, fields, index, number, require
 
 
-def check_largest(claim: Claim) -> list[tuple[Obligation, Fraction]]:
+def check_largest(claim: Claim) -> list[tuple[DerivedObligation, Fraction]]:
     """Settle what the claim of this head owes."""
     _, moved, by = fields(claim.program, "head input by", "program")
     fields(claim.proof, "", "proof")

@@ -16,14 +16,14 @@ from torch import nn
 from smle.certificates.document import Certificate
 from smle.errors import DataError
 from smle.estimators.tasks import Task
+from smle.heads.box.box_program import Box
 from smle.heads.box.estimators.box_training import read_by
 from smle.heads.box.network.assurance import CertifiedNetwork, certify, network_of, project
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.program import Box
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.box.training.refit import refit_network
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
-from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle.serving.perceptron import Perceptron
 from smle.serving.served import Served

@@ -23,8 +23,8 @@ from smle.heads.box.training.refit import refit_network
 from smle.networks.backbones import MLP
 from smle.networks.precision import float32_by_default
 from smle.networks.units import DataScale
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
-from smle.regions.search import find_cells
 from smle.training.loop import train
 
 if TYPE_CHECKING:

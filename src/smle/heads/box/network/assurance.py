@@ -19,7 +19,7 @@ from smle.errors import ModelFormatError, NotCertifiedError
 from smle.heads.box.algorithms.projection import project as project_heads
 from smle.heads.box.algorithms.replay import replayed
 from smle.heads.box.network.box_network import BoxNetwork
-from smle.heads.box.proof.issue import issue, require_proved
+from smle.heads.box.proof.issue_box import issue, require_proved
 from smle.heads.box.proof.verdict import Verdicts
 from smle.heads.box.proof.verify import verify as verify_frozen_heads
 from smle.networks.asked import AskedModule

@@ -16,12 +16,12 @@ from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from smle.errors import RuleError
+from smle.heads.box.box_program import Box as BoxProgram
 from smle.heads.box.network.bounds import AffineBox, BoxModule, FixedBox, NetworkBox
 from smle.heads.box.network.deployed import centers_of, frozen, gate_of, ungated
 from smle.heads.box.network.head_parameters import HeadParameters
-from smle.heads.box.network.operations import TABLE, affine_at, clip
 from smle.heads.box.network.own_bounds import own_box
-from smle.heads.box.program import Box as BoxProgram
+from smle.heads.box.network.torch_operations import TABLE, affine_at, clip
 from smle.heads.box.proof.frozen_heads import FrozenHeads
 from smle.networks.backbones import Quick, Rescaled, quickly, require_width
 from smle.networks.features import is_large, plain_numbers, read_features, require_rules
@@ -30,9 +30,9 @@ from smle.networks.operator import is_differentiated, operator, serve
 from smle.networks.precision import Float32Only, float32_by_default
 from smle.networks.served_heads import ServedHead, box_digest
 from smle.networks.units import DataScale
+from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
 from smle.regions.geometry import Domain
-from smle.regions.search import find_cells
 from smle.rules import Specification
 from smle_check.program import Step, box, needed, prepared, run
 

@@ -8,9 +8,9 @@ import torch
 
 from smle.certificates.gate import domain_arrays, gate_and_arrays
 from smle.heads.box.algorithms.center import find_center
+from smle.heads.box.box_program import Box as BoxProgram
 from smle.heads.box.network.bounds import BoxModule
 from smle.heads.box.network.head_parameters import HeadParameters
-from smle.heads.box.program import Box as BoxProgram
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.regions.cells import Cells
 from smle.rules import Specification

@@ -17,7 +17,7 @@ from smle.heads.box.algorithms.pdcg import Finder, Memory, Pdcg, Projector, run_
 from smle.heads.box.algorithms.projection import nearest_safe_head
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
-from smle.heads.box.proof.issue import require_proved
+from smle.heads.box.proof.issue_box import require_proved
 from smle.heads.box.proof.verify import verify
 
 __all__ = ["PDCG", "Enforcement", "ProjectionReport", "enforcement_of"]

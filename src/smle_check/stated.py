@@ -23,7 +23,7 @@ from smle_check.work import Work
 PER_PAIR = 10  # steps for each pair that is read
 
 
-class Row(NamedTuple):
+class StatedRow(NamedTuple):
     """One half-space of the input space, as the deployed guard treats it."""
 
     terms: dict[int, Fraction]  # exact coefficients
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     compared: dict[Binary, tuple[Fraction, bool]]  # per input format: bound and strictness on x as passed
 
 
-class Literal(NamedTuple):
+class StatedLiteral(NamedTuple):
     """y . outputs + x . inputs <= bound (or <)."""
 
     y: dict[int, Fraction]
@@ -62,7 +62,7 @@ class Exclusions(Sequence[tuple[int, int]]):
         return zip(numbers, numbers, strict=True)
 
 
-class Rule(NamedTuple):
+class StatedRule(NamedTuple):
     """Regions (by number) => all clauses (OR of literals) and exclusions (pairs of labels).
 
     `entries`: names of the rules it stands for, by the member of a one-hot group that each requires to be 1.
@@ -70,7 +70,7 @@ class Rule(NamedTuple):
 
     name: str
     regions: list[int]
-    clauses: list[list[Literal]]
+    clauses: list[list[StatedLiteral]]
     exclusions: Exclusions
     entries: dict[int, str] = {}  # noqa: RUF012 - never written
 
@@ -88,12 +88,12 @@ def has_step(entry: Any) -> bool:
     return isinstance(entry, dict) and "step" in entry
 
 
-def exclusion(pair: tuple[int, int]) -> list[Literal]:
+def exclusion(pair: tuple[int, int]) -> list[StatedLiteral]:
     """Return the clause "not both labels"."""
-    return [Literal({label: Fraction(1)}, {}, Fraction(0), True) for label in pair]
+    return [StatedLiteral({label: Fraction(1)}, {}, Fraction(0), True) for label in pair]
 
 
-class Specification:
+class StatedSpecification:
     """What is claimed: inputs, outputs, half-spaces, regions, rules; and the domain of the proof."""
 
     def __init__(self, data: Any, block: bytes, work: Work | None = None) -> None:
@@ -146,7 +146,7 @@ class Specification:
             require(all(self.lower[i] == 0 and self.upper[i] == 1 for i in members), "one_hot: expected 0/1 inputs")
             for sign in (1, -1):  # exactly one member is 1: exact in every format
                 form, bound = {i: Fraction(sign) for i in members}, Fraction(sign)
-                self.rows.append(Row(form, bound, False, bound, dict.fromkeys(FORMATS, (bound, False))))
+                self.rows.append(StatedRow(form, bound, False, bound, dict.fromkeys(FORMATS, (bound, False))))
         stated = len(self.rows) - 2 * len(one_hot)
         self.stated = stated
         self.regions = [[index(i, stated, "region") for i in items(r, "region")] for r in items(regions, "regions")]
@@ -215,7 +215,7 @@ class Specification:
         )
         return without, {k: v * (one - without) for k, v in members.items()}
 
-    def row(self, entry: Any, d: int) -> Row:
+    def row(self, entry: Any, d: int) -> StatedRow:
         """Read a half-space and derive what the guard's answer says about x (section 5)."""
         terms_data, bound_data, strict = fields(entry, "terms bound strict", "row")
         terms, bound = sparse(terms_data, d, "row"), number(bound_data, "row")
@@ -225,13 +225,13 @@ class Specification:
             require(abs(next(iter(terms.values()))) == 1, "row: a comparison has the coefficient 1 or -1")
             passed = {f: (constant(bound, f), strict) for f in FORMATS}
             closed = max(nearest(v, BINARY32) for v, _ in passed.values())
-            return Row(terms, bound, strict, closed, passed)
+            return StatedRow(terms, bound, strict, closed, passed)
         slack = guard_slack(terms, self.sizes)
         enlarged = threshold_above(bound + slack) + slack
         closed = enlarged + sum((abs(v) * cast_error(self.sizes[k]) for k, v in terms.items()), Fraction(0))
-        return Row(terms, bound, strict, closed, dict.fromkeys(FORMATS, (enlarged, False)))
+        return StatedRow(terms, bound, strict, closed, dict.fromkeys(FORMATS, (enlarged, False)))
 
-    def rule(self, entry: Any, d: int, m: int, block: bytes) -> Rule:
+    def rule(self, entry: Any, d: int, m: int, block: bytes) -> StatedRule:
         """Read a rule."""
         has_entries = isinstance(entry, dict) and "entries" in entry
         stated = "name regions clauses exclusions" + " entries" * has_entries
@@ -244,7 +244,7 @@ class Specification:
             for literal in items(clause, "clause"):
                 y, x, bound, strict = fields(literal, "y x bound strict", "literal")
                 require(isinstance(strict, bool), "literal: strict must be true or false")
-                form = Literal(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
+                form = StatedLiteral(sparse(y, m, "literal"), sparse(x, d, "literal"), number(bound, "literal"), strict)
                 self.work.state((*form.y.values(), *form.x.values(), form.bound), "literal")
                 literals.append(form)
             require(bool(literals), f"rule {name!r}: empty clause")
@@ -257,7 +257,7 @@ class Specification:
             require(all(h < k < m for h, k in pairs), f"rule {name!r}: exclusions must be pairs h < k of outputs")
         require(bool(where) and bool(parsed or pairs), f"rule {name!r}: no region or nothing required")
         require(not entries or not pairs, f"rule {name!r}: entries are of clauses, not of exclusions")
-        return Rule(name, where, parsed, pairs, self.entries(entries[0], where, d, name) if entries else {})
+        return StatedRule(name, where, parsed, pairs, self.entries(entries[0], where, d, name) if entries else {})
 
     def entries(self, data: Any, regions: list[int], d: int, name: str) -> dict[int, str]:
         """Read the rules that a table stands for. Each says: where its member is 1, what the table says there.

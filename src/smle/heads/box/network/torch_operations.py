@@ -1,6 +1,6 @@
 """The row operations in front of a box (`smle_check.program`) in torch, for training.
 
-The deployed program runs in NumPy (`program.py`). Training needs gradients behind the gate, and compilers want one
+The deployed program runs in NumPy (`box_program.py`). Training needs gradients behind the gate, and compilers want one
 graph, so the gate, which has no gradient, and the choice of a head exist in torch too.
 """
 

@@ -15,11 +15,11 @@ from smle_check.names import term, visible
 from smle_check.onnx.graph import Found, Graph
 from smle_check.onnx.interface import active_rules, encode, in_domain, monitor_of, outputs
 from smle_check.onnx.match import match, read_inputs, read_outputs, read_proposals
-from smle_check.onnx.operations import Tensors, active
-from smle_check.onnx.program import STACKED, Interface, Program, output_types
+from smle_check.onnx.nodes import STACKED, Interface, Program, output_types
+from smle_check.onnx.operation_nodes import Tensors, active
 from smle_check.program import gate_of
 from smle_check.reading import BACKBONE, Rejected, canonical, read_file, read_sealed, read_weights, require, sha256
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 from smle_check.statement import VERSION
 from smle_check.words import Proved, assumptions_text, domain_text
 
@@ -63,7 +63,7 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
 
     # The certificate proves this; is it what the graph computes?
     specification, stated = document["specification"], document["program"]
-    spec = Specification(specification, block)
+    spec = StatedSpecification(specification, block)
     columns = [entry["name"] for entry in specification["inputs"]]
     targets = [(entry["name"], entry["kind"]) for entry in specification["outputs"]]
     require(all(is_text(name) for name in [*columns, *(name for name, _ in targets)]), "a name is not a text")
@@ -89,7 +89,7 @@ def check_onnx(onnx: bytes, companion: bytes) -> OnnxResult:
 
 
 def program_of(
-    interface: Interface, spec: Specification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
+    interface: Interface, spec: StatedSpecification, gated: list[int], stated: Mapping[str, Any], tensors: Tensors,
     *, proposals: int = 1, room: int | None = None,
 ) -> Program:  # fmt: skip
     """Return the program of a checked head: named inputs -> FEATURES; EMBEDDING -> outputs.

@@ -18,11 +18,11 @@ from smle.certificates.issue import Draft, certified, compiled
 from smle.certificates.multipliers import best_multipliers, largest
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.distances import stated_units
-from smle.heads.rules.safe import NoSafeAnswer, find_safe
+from smle.heads.rules.safe_answers import NoSafeAnswer, find_safe
 from smle.nearest.oracle import common_units
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import room_at
-from smle.regions.guard import domain_box, guard_rows
+from smle.regions.guard_rows import domain_box, guard_rows
 from smle.regions.simplex import ExactOptimal
 from smle.rules import Specification, label_columns, number_text
 from smle.rules.shown import point_text, quoted
@@ -80,7 +80,7 @@ def _draft(spec: Specification, cells: Cells, document_spec: dict[str, Any], blo
     for fmt in FORMATS:
         domain_box(spec, fmt)  # raises if a range, or a condition below, is beyond float32
     guard_rows(cells, spec)
-    stated = smle_check.Specification(document_spec, block)
+    stated = smle_check.StatedSpecification(document_spec, block)
     boxes = Boxes(stated)
     clips = [_clip(boxes, limit) for limit in limits_of(stated)]
     limit_proofs = [{"limit": k, "clip": j, "mu": mu} for k, j, mu in _proofs(spec, Pairs(boxes, clips)) if mu]
@@ -261,7 +261,11 @@ def _accepted(pairs: Pairs, k: int, j: int, mu: list[list[Any]]) -> bool:
 
 
 def _refusal(
-    spec: Specification, stated: smle_check.Specification, clip: Clip, limit: Limit, x: tuple[Fraction, ...] | None
+    spec: Specification,
+    stated: smle_check.StatedSpecification,
+    clip: Clip,
+    limit: Limit,
+    x: tuple[Fraction, ...] | None,
 ) -> Exception:
     """Return an error that names an input at which two limits leave nothing, and what to change."""
     rules = [spec.rules[item.rule] for item in (limit, clip.limit)]
@@ -299,7 +303,7 @@ def _refusal(
     )
 
 
-def _applies(stated: smle_check.Specification, region: int, x: tuple[Fraction, ...]) -> bool:
+def _applies(stated: smle_check.StatedSpecification, region: int, x: tuple[Fraction, ...]) -> bool:
     """Return whether an input satisfies the oblique conditions of a region as stated."""
     rows = [stated.rows[r] for r in stated.regions[region] if len(stated.rows[r].terms) > 1]
     totals = [_dot(row.terms, x) for row in rows]

@@ -13,10 +13,10 @@ from smle.heads.grid.reduction import Reduction
 from smle.solvers import MixedIntegerProgram, Status, solve
 from smle_check.heads.candidates import without_zeros
 from smle_check.heads.steps import Lattice, whole_form
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 if TYPE_CHECKING:
-    from smle.heads.grid.safe import SafeSearch
+    from smle.heads.grid.safe_steps import SafeSearch
 
 __all__ = ["Part", "Problem", "WholeRow", "whole_row"]
 
@@ -34,7 +34,7 @@ class WholeRow(NamedTuple):
     size: float
 
 
-def whole_row(spec: Lattice, reduction: Reduction, literal: Literal) -> WholeRow:
+def whole_row(spec: Lattice, reduction: Reduction, literal: StatedLiteral) -> WholeRow:
     """Return a literal in the free outputs, divided by its largest coefficient."""
     literal = without_zeros(literal)
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}

@@ -16,11 +16,11 @@ from smle_check.heads.clips import limits_of
 from smle_check.heads.sums import WIDE, columns_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, Branch
 from smle_check.onnx.limits import LimitPrinter
-from smle_check.onnx.operations import FEW, Tensors, active, half_spaces, picked
-from smle_check.onnx.program import FURTHER, PROPOSAL, Interface, Program, Value, floats_of, is_sparse, summed
+from smle_check.onnx.nodes import FURTHER, PROPOSAL, Interface, Program, Value, floats_of, is_sparse, summed
+from smle_check.onnx.operation_nodes import FEW, Tensors, active, half_spaces, picked
 from smle_check.program import Op, clip_list, gate_of
 from smle_check.reading import require
-from smle_check.specification import Specification
+from smle_check.stated import StatedSpecification
 
 MOST = 1 << 20  # conditions
 
@@ -50,7 +50,7 @@ class ComparedRows:
     """
 
     def __init__(
-        self, program: Program, spec: Specification, gated: list[int], tensors: Tensors, *, bounded: bool
+        self, program: Program, spec: StatedSpecification, gated: list[int], tensors: Tensors, *, bounded: bool
     ) -> None:
         checked, m, d = checked_of(spec), len(spec.outputs), len(spec.inputs)
         self.m, self.d = m, d
@@ -107,7 +107,7 @@ class CheckPrinter(LimitPrinter):
     """Operations of the clip list, then the check. `count`: further proposals per row in the graph."""
 
     def __init__(
-        self, program: Program, interface: Interface, tensors: Tensors, spec: Specification, gated: list[int],
+        self, program: Program, interface: Interface, tensors: Tensors, spec: StatedSpecification, gated: list[int],
         tree: Any, count: int,
     ) -> None:  # fmt: skip
         limits = limits_of(spec)

@@ -1,7 +1,7 @@
 """Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
 
 The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
-costs accuracy. As in `smle.heads.grid.program`, outputs that no rule ties together are separate problems. Sums with
+costs accuracy. As in `grid_program.py`, outputs that no rule ties together are separate problems. Sums with
 limits are solved by a few steps of Newton's method, everything else by ADMM.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.document import Certificate
-from smle.heads.grid.blocks import GridBlock
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_program import GridProgram
 from smle.heads.grid.rounding import THETA
+from smle.heads.grid.step_blocks import GridBlock
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.writer import Writer
 from smle_check.onnx.graph import BOOL, DOUBLE
-from smle_check.onnx.program import PROPOSAL
+from smle_check.onnx.nodes import PROPOSAL
 
 __all__ = ["grid_proposals"]
 

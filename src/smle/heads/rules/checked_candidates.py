@@ -25,7 +25,7 @@ from smle.heads.slopes import Limits, SlopePart, Slopes, changed_bits
 from smle.nearest import BlockPoints, Clauses, Proposals
 from smle.nearest.alternatives import NearestPoints
 from smle.nearest.blocks import Block
-from smle.nearest.slopes import Faces
+from smle.nearest.nearest_slopes import Faces
 from smle.quiet import quiet
 from smle_check.floats import TINY
 from smle_check.heads.clips import STAGES, limits_of

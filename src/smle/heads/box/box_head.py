@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smle.heads.box.program import Box
-from smle.heads.box.proof.issue import issue
+from smle.heads.box.box_program import Box
+from smle.heads.box.proof.issue_box import issue
 from smle.heads.contract import HeadKind
 
 __all__ = ["BOX"]

@@ -16,7 +16,7 @@ from smle.certificates.document import Certificate, tensors_of
 from smle.certificates.issue import compiled, sealed
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.grid.reduction import NotSolved, reduce
-from smle.heads.grid.safe import NoGridAnswer, SafeSearch, feasible
+from smle.heads.grid.safe_steps import NoGridAnswer, SafeSearch, feasible
 from smle.regions.cells import regions_of
 from smle.rules import Grid, Specification, number_text
 from smle.rules.shown import point_text, quoted
@@ -90,9 +90,9 @@ def _units(grid: Grid, scale: npt.ArrayLike | None) -> Array:
     return np.where(np.isfinite(given) & (given > 0), given, ranges)
 
 
-def _lattice(document: dict[str, Any], block: bytes) -> tuple[Lattice, smle_check.Specification]:
+def _lattice(document: dict[str, Any], block: bytes) -> tuple[Lattice, smle_check.StatedSpecification]:
     try:
-        stated = smle_check.Specification(document, block)
+        stated = smle_check.StatedSpecification(document, block)
         return Lattice.read(stated), stated
     except (smle_check.Rejected, OverflowError) as reason:
         raise RuleError(

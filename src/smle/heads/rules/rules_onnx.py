@@ -9,20 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from smle.certificates.document import Certificate
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
 from smle.nearest.alternatives import KEPT
 from smle.nearest.blocks import Block
 from smle.nearest.labels import LabelBlock
 from smle.nearest.onnx.gates import Gates
-from smle.nearest.onnx.labels import label_points
+from smle.nearest.onnx.label_nodes import label_points
 from smle.nearest.onnx.numbers import number_points
 from smle.nearest.onnx.pieces import Backbone
 from smle.nearest.onnx.stacks import stacks_of
 from smle.nearest.onnx.writer import Writer
 from smle_check.heads.clips import limits_of
-from smle_check.onnx.candidates import ComparedRows
+from smle_check.onnx.candidate_nodes import ComparedRows
 from smle_check.onnx.graph import DOUBLE, FLOAT
-from smle_check.onnx.program import FURTHER, PROPOSAL, Program
+from smle_check.onnx.nodes import FURTHER, PROPOSAL, Program
 
 __all__ = ["proposals_of"]
 

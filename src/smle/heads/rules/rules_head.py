@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from smle.certificates.document import Certificate
 from smle.heads.contract import HeadKind
-from smle.heads.rules.author import certify_rules
-from smle.heads.rules.candidates import Candidates
+from smle.heads.rules.checked_candidates import Candidates
 from smle.heads.rules.clip_list import ClipList
-from smle.heads.rules.onnx import proposals_of
+from smle.heads.rules.rules_author import certify_rules
+from smle.heads.rules.rules_onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
 
 __all__ = ["RULES"]

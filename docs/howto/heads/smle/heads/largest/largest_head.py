@@ -39,7 +39,7 @@ def certify(spec: Specification, *, default=None, scale=None, files=None, moved:
     program = {"head": "largest", "input": spec.columns.index(moved), "by": str(Fraction(by))}
     ends = {"largest.lower": lower.astype(np.float32), "largest.upper": upper.astype(np.float32)}
     document = {"program": program, "specification": stated, "gate": {"regions": []}, "proof": {}}
-    read = smle_check.Specification(stated, bytes(block))
+    read = smle_check.StatedSpecification(stated, bytes(block))
     return sealed(document, bytes(block), guard_tensors(read, []) | tensors_of(ends), files or {})
 
 

@@ -10,17 +10,17 @@ from typing import Any
 from smle_check.heads.grid import cut_place, listed_of
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, rows_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, Branch, Constant
-from smle_check.onnx.operations import Printer, Tensors
-from smle_check.onnx.program import PROPOSAL, Interface, Program, Value, floats_of
+from smle_check.onnx.nodes import PROPOSAL, Interface, Program, Value, floats_of
+from smle_check.onnx.operation_nodes import Printer, Tensors
 from smle_check.program import Op
 from smle_check.reading import require
-from smle_check.specification import Literal, Specification
+from smle_check.stated import StatedLiteral, StatedSpecification
 
 MOST = 1 << 24  # numbers of a table of conditions
 READABLE = ("repair/targets", "repair/read", "repair/right", "repair/safe", "repair/bits", "repair/chosen")
 
 
-def signed(literal: Literal, sign: int) -> tuple[frozenset[tuple[int, Fraction]], ...]:
+def signed(literal: StatedLiteral, sign: int) -> tuple[frozenset[tuple[int, Fraction]], ...]:
     """Return the numbers of a literal, or their opposites."""
     return tuple(
         frozenset((i, sign * v) for i, v in part.items()) for part in (literal.y, literal.x, {0: literal.bound})
@@ -31,7 +31,7 @@ class GridPrinter(Printer):
     """Writes a grid head. `count`: proposals per row in the graph."""
 
     def __init__(
-        self, program: Program, interface: Interface, tensors: Tensors, stated: Specification, gated: list[int],
+        self, program: Program, interface: Interface, tensors: Tensors, stated: StatedSpecification, gated: list[int],
         tree: Any, count: int,
     ) -> None:  # fmt: skip
         clamp = Op("clamp", "x", ("features", "domain.lower_F", "domain.upper_F"))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from smle_check.floats import BINARY32, below
 from smle_check.onnx.graph import BOOL, DOUBLE, Constant
-from smle_check.onnx.program import FEATURES, Interface, Program, Value, floats_of, negated
+from smle_check.onnx.nodes import FEATURES, Interface, Program, Value, floats_of, negated
 from smle_check.program import Gate, Op
 from smle_check.reading import Tensor
 

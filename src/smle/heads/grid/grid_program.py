@@ -18,8 +18,8 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.heads.contract import AsksOnce
-from smle.heads.grid.blocks import Asked, GridBlock
 from smle.heads.grid.reduction import reduce
+from smle.heads.grid.step_blocks import Asked, GridBlock
 from smle.nearest.clauses import tied_together
 from smle.quiet import quiet
 from smle_check.heads.grid import listed_of
@@ -42,7 +42,7 @@ class GridProgram(AsksOnce):
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
         document = certificate.document
-        self.specification = smle_check.Specification(document["specification"], certificate.block)
+        self.specification = smle_check.StatedSpecification(document["specification"], certificate.block)
         self.lattice = spec = Lattice.read(self.specification)
         self.listed = listed_of(spec)
         self.stored = tensors = MappingProxyType(arrays_of(certificate.tensors))

@@ -22,7 +22,7 @@ from smle_check.floats import BINARY64, FORMATS, TINY
 from smle_check.heads.candidates import Checked, Safe, check_leaf, move_forms, without_zeros
 from smle_check.heads.clips import Clip
 from smle_check.heads.known import ROOT, Boxes, Facts, Leaf
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
 
@@ -258,7 +258,7 @@ class _SafeSearch(Scaled):
                     least, best = found, mu
         return best
 
-    def prove(self, safe: Safe, clause: list[Literal], region: int) -> list[Any] | None:
+    def prove(self, safe: Safe, clause: list[StatedLiteral], region: int) -> list[Any] | None:
         """Return the literal and multipliers that prove a clause in a leaf, or None if none are needed or known."""
         try:
             safe.clause(clause, region, None)

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import smle_check
 from smle.certificates.document import Certificate, arrays_of
 from smle.errors import ModelFormatError
+from smle.heads.box.box_slopes import ClippedUnits
 from smle.heads.box.quick_box import QuickBox
-from smle.heads.box.slopes import ClippedUnits
 from smle.heads.contract import AsksOnce
 from smle.heads.slopes import Slopes
-from smle.programs.operations import TABLE
+from smle.programs.numpy_operations import TABLE
 from smle.quiet import quiet
 from smle_check.program import Op, Step, box, gate_of, needed, prepared, run
 
@@ -44,7 +44,7 @@ class Box(AsksOnce):
     def of(cls, certificate: Certificate) -> Box:
         """Return the program of a certificate. Raises ModelFormatError if tensors are missing."""
         document, arrays = certificate.document, arrays_of(certificate.tensors)
-        spec = smle_check.Specification(document["specification"], certificate.block)
+        spec = smle_check.StatedSpecification(document["specification"], certificate.block)
         stated = document["program"]
         ops = box(gate_of(spec, document["gate"]["regions"]), stated["clip"], stated["bounds"], arrays)
         made = {op.out for op in ops} | {"features", "answer"}

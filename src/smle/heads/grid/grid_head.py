@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from smle.heads.contract import HeadKind
-from smle.heads.grid.author import certify_grid
-from smle.heads.grid.onnx import grid_proposals
-from smle.heads.grid.program import GridProgram
+from smle.heads.grid.grid_author import certify_grid
+from smle.heads.grid.grid_onnx import grid_proposals
+from smle.heads.grid.grid_program import GridProgram
 
 __all__ = ["GRID"]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from smle.regions.cells import Cells, Conflict, Implication, regions_of
 from smle.regions.conflicts import COMPLEMENT, Multipliers, Point, Prover, Refutation
-from smle.regions.guard import GuardRow, guard_row
+from smle.regions.guard_rows import GuardRow, guard_row
 from smle.rules import Specification
 from smle_check.floats import BINARY64
 

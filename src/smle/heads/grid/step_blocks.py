@@ -30,7 +30,7 @@ from smle.heads.grid.rounding import (
 from smle.nearest.polyhedra import Polyhedron
 
 if TYPE_CHECKING:
-    from smle.heads.grid.program import GridProgram
+    from smle.heads.grid.grid_program import GridProgram
 
 __all__ = ["Asked", "GridBlock"]
 

@@ -15,12 +15,12 @@ from smle.heads.table import head_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Categorical, Choice, Label, Specification
 from smle_check.floats import BINARY32, nearest
-from smle_check.onnx.check import program_of
+from smle_check.onnx.check_file import program_of
 from smle_check.onnx.graph import BOOL, DOUBLE, FLOAT, INT64, OPSET, STRING, Constant, GraphNode
 from smle_check.onnx.interface import encode, in_domain
 from smle_check.onnx.interface import outputs as named_outputs
-from smle_check.onnx.operations import Printer
-from smle_check.onnx.program import EMBEDDING, FEATURES, STACKED, Input, Interface, Output, Program, output_types
+from smle_check.onnx.nodes import EMBEDDING, FEATURES, STACKED, Input, Interface, Output, Program, output_types
+from smle_check.onnx.operation_nodes import Printer
 from smle_check.program import Op
 from smle_check.reading import BACKBONE
 
@@ -71,7 +71,7 @@ def certified_program(
     Raises ModelFormatError if this kind of head has no ONNX program.
     """
     document = certificate.document
-    stated = smle_check.Specification(document["specification"], certificate.block)
+    stated = smle_check.StatedSpecification(document["specification"], certificate.block)
     try:
         regions, program = document["gate"]["regions"], document["program"]
         return program_of(interface, stated, regions, program, tensors, proposals=proposals)

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers
-from smle.heads.grid.problems import Part, Problem, WholeRow, whole_row
 from smle.heads.grid.reduction import Reduction
+from smle.heads.grid.whole_numbers import Part, Problem, WholeRow, whole_row
 from smle_check import Rejected
 from smle_check.floats import BINARY32, FORMATS, Binary, nearest
 from smle_check.heads.candidates import Checked
 from smle_check.heads.grid import GridLeaf, SafeAnswer, check_leaf, cut_leaves
 from smle_check.heads.known import ROOT, Form, Known
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
-from smle_check.specification import Literal
+from smle_check.stated import StatedLiteral
 
 __all__ = ["NoGridAnswer", "SafeSearch", "feasible"]
 
@@ -245,7 +245,7 @@ class SafeSearch:
 
 
 def prove(
-    safe: SafeAnswer, clause: list[Literal], forms: list[tuple[Form, Fraction]], region: int
+    safe: SafeAnswer, clause: list[StatedLiteral], forms: list[tuple[Form, Fraction]], region: int
 ) -> list[Any] | None:  # fmt: skip
     """Return the literal and multipliers that prove a clause in a leaf, or None if none are needed or known."""
     try:

@@ -35,7 +35,7 @@ def certify(spec: Specification, *, default=None, scale=None, files=None) -> Cer
                 lower[output] = max(lower[output], end + 2 * (literal.strict and end == float(literal.bound / g)))
     ends = {"even.lower": np.array(lower, dtype=np.float32), "even.upper": np.array(upper, dtype=np.float32)}
     document = {"program": {"head": "even"}, "specification": stated, "gate": {"regions": []}, "proof": {}}
-    read = smle_check.Specification(stated, bytes(block))
+    read = smle_check.StatedSpecification(stated, bytes(block))
     return sealed(document, bytes(block), guard_tensors(read, []) | tensors_of(ends), files or {})
 
 
