@@ -95,6 +95,11 @@ class Reader:
             _CategoryReader(item, place) if isinstance(item, Categorical) else _NumberReader(item, place.start)
             for item, place in spec.input_slices
         ]
+        self._stepped = [  # whole numbers, and multiples of a step
+            (number, reader)
+            for number, reader in enumerate(self._readers)
+            if isinstance(reader, _NumberReader) and (reader.item.integer or reader.item.step is not None)
+        ]
 
     def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
         """Open a table without reading anything; `encoded` inputs may be given. An open table is returned as it is."""
@@ -243,12 +248,13 @@ class Reader:
             encoded[:, reader.place] = found.part
         stated = len(self.spec.columns) - len(self.spec.flags)
         gaps, missing, faults = bool(np.isnan(encoded[:, :stated]).any()), dict[str, Mask](), list[Fault]()
-        for reader, found in zip(self._readers, read, strict=True):
-            if gaps:
+        if gaps:
+            for reader, found in zip(self._readers, read, strict=True):
                 reader.fill(encoded, missing, found.faults)
-            if isinstance(reader, _NumberReader):
-                reader.look_for_fractions(encoded, found.faults)
-                reader.read_steps(encoded, found.part, found.faults)
+        for number, reader in self._stepped:
+            reader.look_for_fractions(encoded, read[number].faults)
+            reader.read_steps(encoded, read[number].part, read[number].faults)
+        for found in read:
             faults += found.faults
         for name, flag in self.spec.flag_columns.items():
             encoded[:, flag] = missing.get(name, False)
