@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from smle.nn import SafeNetwork
 from smle.rules import Specification
-from studies.attacks.shapes import GRAPHS, SEQUENCES, Attention, Given, Messages, edges_of
+from studies.attacks.points import Attention, Given, Messages, edges_of
+from studies.attacks.subjects import RULES
 from studies.harness import Table, asked, interleaved
 
 Call = Callable[[], Any]
@@ -32,15 +33,15 @@ def ratios_of(contenders: Mapping[str, Call], quick: bool, *, budget: float = 1.
 def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
     """Compare trained networks with the modules inside of them."""
     rows: list[tuple[object, ...]] = []
-    for title, text, module in (
-        ("Transformer, 64 wide, 2 layers", SEQUENCES, Attention(2, 16, 64, 2)),
-        ("graph network, 64 wide", GRAPHS, Messages(3, 16, 64)),
+    for title, rules, module in (
+        ("Transformer, 64 wide, 2 layers", "sequences", Attention(2, 16, 64, 2)),
+        ("graph network, 64 wide", "graphs", Messages(3, 16, 64)),
     ):
         rng = np.random.default_rng(0)
         torch.manual_seed(0)
-        network: Any = _fitted(text, module, rng, 5 if quick else 150)
+        network: Any = _fitted(rules, module, rng, 5 if quick else 150)
         for count in (1_000, 10_000) if quick else (1_000, 3_000, 10_000, 100_000):
-            x, given, _ = _drawn(text, count, rng)
+            x, given, _ = _drawn(rules, count, rng)
             contenders = {"plain": partial(_plain, network, given), "safe": partial(network, **given)}
             found, seconds = ratios_of({name: asked(one, x) for name, one in contenders.items()}, quick, budget=15.0)
             moved = network.counts["moved"] / network.counts["rows"]
@@ -55,9 +56,9 @@ def _plain(network: Any, given: Given, x: Tensor) -> Any:
     return network.backbone(**given)
 
 
-def _drawn(text: str, count: int, rng: np.random.Generator) -> tuple[Tensor, Given, Tensor]:
+def _drawn(rules: str, count: int, rng: np.random.Generator) -> tuple[Tensor, Given, Tensor]:
     """Return features, what the module reads, and targets."""
-    if text == SEQUENCES:
+    if rules == "sequences":
         x = torch.from_numpy(rng.uniform([40, -20], [80, 40], (count // 100, 100, 2)).astype(np.float32))
         load = x[..., 0] + 6 * torch.sin(x[..., 1] / 8)
         given = {"x": (x - torch.tensor([60.0, 10.0])) / torch.tensor([20.0, 20.0])}
@@ -68,12 +69,12 @@ def _drawn(text: str, count: int, rng: np.random.Generator) -> tuple[Tensor, Giv
     return x, {"x": x / torch.tensor([10.0, 10.0, 1.0]), "edges": edges_of(np.full(count // 100, 100), rng)}, wanted
 
 
-def _fitted(text: str, module: nn.Module, rng: np.random.Generator, steps: int) -> nn.Module:
-    x, _, wanted = _drawn(text, 2_000, rng)
-    network = SafeNetwork(module, Specification.from_yaml(text), embedding=16, example=(x, wanted))
+def _fitted(rules: str, module: nn.Module, rng: np.random.Generator, steps: int) -> nn.Module:
+    x, _, wanted = _drawn(rules, 2_000, rng)
+    network = SafeNetwork(module, Specification.from_yaml(RULES[rules]), embedding=16, example=(x, wanted))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(steps):
-        x, given, wanted = _drawn(text, 2_000, rng)
+        x, given, wanted = _drawn(rules, 2_000, rng)
         optimizer.zero_grad()
         torch.autograd.backward((network(x, **given) - wanted).square().mean())
         optimizer.step()

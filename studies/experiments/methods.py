@@ -152,6 +152,12 @@ def _allowed(task: Task, X: Array, outputs: Array) -> Array:
     return nearest - 0.5 if task.has_labels else nearest
 
 
+def moved(task: Task, X: Array, outputs: Array) -> Array:
+    """Return the nearest allowed outputs to those of a network, numbers or logits."""
+    outputs = outputs.astype(np.float64)
+    return _allowed(task, X, 0.5 * (1.0 + np.tanh(outputs / 2)) if task.has_labels else outputs)
+
+
 def _plain(network: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return how a plain network answers: by the call path of a safe one, without the calls of modules."""
     quick = Quick.of(network)
@@ -205,10 +211,7 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     facts, plain = {**clock.stop(), "epochs": epochs}, _plain(network)
 
     def predict(X: Array) -> Array:
-        outputs = _plain_outputs(plain, X)
-        if task.has_labels:
-            outputs = 0.5 * (1.0 + np.tanh(outputs / 2))
-        return _allowed(task, X, outputs)
+        return moved(task, X, _plain_outputs(plain, X))
 
     def answer(x: Tensor) -> Array:
         return predict(x.numpy())
