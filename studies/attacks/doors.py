@@ -9,7 +9,6 @@ import copy
 import io
 import itertools
 import tempfile
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -53,6 +52,7 @@ from studies.attacks.points import (
     plural,
 )
 from studies.attacks.subjects import Subject
+from studies.harness import quietly
 from tests.support.exported import accepted, feed, resealed, session
 from tests.support.runtimes import Case
 from tests.support.written_again import ORDERS, written_again
@@ -282,8 +282,7 @@ def in_modes(
                 X, Z = draw(share, dtype)
                 tiny = rng.random(Z.shape) < 0.05
                 Z[tiny] = rng.choice(np.array([1e-40, -1e-40, 1e-45, -1e-45], dtype=np.float32), int(tiny.sum()))
-                with warnings.catch_warnings(), torch_threads(1, flush=flush):
-                    warnings.simplefilter("ignore")
+                with quietly(), torch_threads(1, flush=flush):
                     Y = mode(network, torch.from_numpy(X), torch.from_numpy(Z)).detach().numpy()
                 yield Batch(X, X, Z, Y, f"torch, {name}{', flush to zero' if flush else ''}")
 

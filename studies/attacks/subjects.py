@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from studies.experiments.paper_network import FreeBox
+from studies.harness import quietly
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
 from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
@@ -331,8 +331,7 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
         data = (Path(folder) / "model.onnx").read_bytes()
 
     def answers(X: FloatArray) -> Single:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # at corners of the domain answers are often moved
+        with quietly():  # at corners of the domain answers are often moved
             found: Single = model.deployed_.answer(X, count=False).answers.astype(np.float32)
         return found
 

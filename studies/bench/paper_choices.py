@@ -19,9 +19,9 @@ from torch import nn
 from smle import correct
 from smle.heads.box.network.assurance import certify
 from studies.experiments import methods
-from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import train_plain, train_safe
-from studies.experiments.presets import chosen, settings_of, shortened
+from studies.experiments.paper_network import OPTIONS, PaperChoices
+from studies.experiments.presets import choices_of, chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
 from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle.training.loop import train
 from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
-from studies.experiments.methods import enforced_targets, moved
+from studies.experiments.methods import enforced_targets, moved, targets_of
 from studies.experiments.networks import Settings, train_plain, train_safe
 from studies.experiments.presets import settings_of
 from studies.experiments.tasks import Array
@@ -189,8 +188,7 @@ def _corrected(case: Case, settings: Settings, seed: int) -> Trained:
 def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     start = time.process_time()
     task = case.task
-    targets = enforced_targets(task) if settings.enforced else task.y
-    network, _ = train_safe(task, settings, targets, settings.enforcement(), seed=seed)
+    network, _ = train_safe(task, settings, targets_of(task, settings), settings.enforcement(), seed=seed)
     seconds = time.process_time() - start
     proved = certify(network).check()
     return Trained(
@@ -388,8 +386,7 @@ def _silence() -> Any:
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), quietly():
-            warnings.simplefilter("ignore")
+        with quietly():
             yield
     finally:
         logging.disable(level)
