@@ -128,7 +128,7 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
         plain = train_plain(task, replace(settings, options=first), task.y, seed=seed)[0].requires_grad_(True)
         assert isinstance(plain, nn.Sequential)
         body, last = plain
-        options = replace(options, max_epochs=_LATE, learning_rate=options.learning_rate / 10)
+        options = replace(options, max_epochs=_LATE, final_epochs=0, learning_rate=options.learning_rate / 10)
         spread = float(np.sqrt(task.y.var(axis=0).mean()))
     else:
         if not task.has_labels:
@@ -149,13 +149,13 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
     X, y = (torch.tensor(part, dtype=torch.float32) for part in (task.X, task.y))
     count = len(X) - int(len(X) * options.validation_fraction)
     start = time.process_time()
-    train(
+    history = train(
         network, X[:count], y[:count], loss=loss, options=options, seed=seed, title="peer",
         validation=(X[count:], y[count:]),
     )  # fmt: skip
     seconds = time.process_time() - start
     network.fold()
-    return Trained(network, network, seconds, options.max_epochs)
+    return Trained(network, network, seconds, len(history.loss))
 
 
 # --- safe networks
@@ -188,11 +188,11 @@ def _corrected(case: Case, settings: Settings, seed: int) -> Trained:
 def _learned(case: Case, settings: Settings, seed: int) -> Trained:
     start = time.process_time()
     task = case.task
-    network, _ = train_safe(task, settings, targets_of(task, settings), settings.enforcement(), seed=seed)
+    network, history = train_safe(task, settings, targets_of(task, settings), settings.enforcement(), seed=seed)
     seconds = time.process_time() - start
     proved = certify(network).check()
     return Trained(
-        network.eval(), network, seconds, settings.options.max_epochs,
+        network.eval(), network, seconds, len(history.loss),
         {"statements": len(proved), "proof_seconds": time.process_time() - start - seconds},
     )  # fmt: skip
 

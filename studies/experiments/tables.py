@@ -27,12 +27,12 @@ class Quartiles(NamedTuple):
     q3: float
 
 
-Reported = dict[str, dict[str, dict[str, Quartiles]]]
-"""Quartiles by benchmark, method and property."""
+Published = Mapping[str, Mapping[str, Quartiles]]
+"""Quartiles by method and property."""
 _STORED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
 
 
-def _read(name: str) -> Reported:
+def _read(name: str) -> dict[str, Published]:
     return {
         benchmark: {method: {key: Quartiles(*own) for key, own in table.items()} for method, table in methods.items()}
         for benchmark, methods in _STORED[name].items()
@@ -50,7 +50,6 @@ ABLATION: dict[str, tuple[tuple[str, str, float], ...]] = {
 
 
 Row = Mapping[str, Any]
-Published = Mapping[str, Mapping[str, Quartiles]]
 Runs = dict[tuple[str, int], dict[str, Row]]
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
