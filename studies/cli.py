@@ -217,13 +217,11 @@ def trace(
     Example: python -m studies trace synthetic n2-medium-P3 --preset published -o trace.png
     """
     with reported():
-        from studies.experiments.figures import picture
-        from studies.experiments.methods import Job
-        from studies.experiments.trace import draw_projections
-        from studies.experiments.trace import trace as run
+        from studies.experiments.figures import draw_projections, picture
+        from studies.experiments.methods import Job, trained
 
         place = None if data_dir is None else str(data_dir)
-        history = run(Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place))
+        _, history = trained(Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place))
         figure = draw_projections(history, title=f"{task}, preset {preset}")
         output.write_bytes(picture(figure, output.suffix.removeprefix(".")))
         out.print(

@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import io
 import json
 import multiprocessing
 import os
 import platform
 import signal
 import statistics
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -199,6 +203,40 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Swallow what others print, and their warnings."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError when what is inside takes longer than so many seconds of processor time.
+
+    Without effect outside the main thread and where the system has no such timer.
+    """
+    if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done after {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def asked(network: Callable[[Any], object], x: Any) -> Callable[[], None]:

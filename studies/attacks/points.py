@@ -7,20 +7,25 @@ bind it.
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
 from smle.certificates.agreement import cells_of
+from smle.nn import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.regions.geometry import vertices
 from smle.rules import Clause, ClauseArrays, Literals
 from studies.attacks.subjects import Subject
+from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
 from tests.support.sampling import FloatArray, border_points, corner_points, finished, half_spaces, uniform_points
@@ -340,9 +345,116 @@ class GridAttacker(Attacker):
 
 def attacker_of(subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> Any:
     """Return who attacks heads of this family."""
-    kinds = {"box": BoxAttacker, "rules": RulesAttacker, "grid": GridAttacker}
-    return kinds[subject.family](subject, rng, runtimes)
+    return {"box": BoxAttacker, "grid": GridAttacker}.get(subject.family, RulesAttacker)(subject, rng, runtimes)
 
+
+# --- sequences and graphs: positions and nodes are rows, answers those of a module, times a weight, beside an aim
+
+Given = dict[str, Tensor]
+_WEIGHTS = (0.0, 0.0, 1e-6, 1.0, 100.0, 1e20, float("inf"), float("nan"))
+
+
+class Attention(nn.Module):
+    """Positions (..., T, d) -> answers (..., T, m)."""
+
+    def __init__(self, inputs: int, outputs: int, width: int = 16, layers: int = 1) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.up, self.down = nn.Linear(inputs, width), nn.Linear(width, outputs)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the answers."""
+        found: Tensor = self.down(self.layers(self.up(x)))
+        return found
+
+
+class Messages(nn.Module):
+    """Nodes (n, d) and edges (2, e) -> answers (n, m)."""
+
+    def __init__(self, inputs: int, outputs: int, width: int = 16, rounds: int = 2) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(inputs, width), nn.Linear(width, outputs)
+        self.along = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(rounds))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Return the answers."""
+        h = torch.relu(self.up(x))
+        for layer in self.along:
+            sent = torch.relu(layer(torch.cat([h[edges[0]], h[edges[1]]], dim=-1)))
+            h = h + torch.zeros_like(h).index_add(0, edges[1], sent)
+        found: Tensor = self.down(h)
+        return found
+
+
+def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
+    """Return about three edges per node, inside of each graph."""
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    pairs = [first + rng.integers(0, size, (2, 3 * size)) for first, size in zip(starts, sizes, strict=True)]
+    return torch.from_numpy(np.concatenate(pairs, axis=1))
+
+
+class _Aimed(nn.Module):
+    """Adds what a module answers, times a weight, to what an attacker aims at."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, aim: Tensor, weight: Tensor, x: Tensor, edges: Tensor | None = None) -> Tensor:
+        found: Tensor = self.module(x) if edges is None else self.module(x, edges)
+        return aim + weight * found
+
+
+class Shaped(nn.Module):
+    """A certified network for sequences or graphs, which reads features x and what its module is given."""
+
+    def __init__(self, attacker: Attacker, module: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.attacker, spec = attacker, attacker.spec
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(attacker.rng.integers(1 << 31)))
+            backbone = _Aimed(module(len(spec.columns), len(spec.targets)))
+        self.network = SafeNetwork.of(backbone, spec, attacker.subject.certificate)
+        self.eval()
+
+    def forward(self, x: Tensor, given: Given) -> Tensor:
+        """Return the answers."""
+        found: Tensor = self.network(x, **given)
+        return found
+
+    def drawn(self, shape: tuple[int, ...], dtype: Float) -> tuple[Tensor, Given]:
+        """Return features, and what the module is given, of a shape of rows."""
+        X, Z = self.attacker.zeros(int(np.prod(shape)), dtype)
+        x, aim = torch.from_numpy(X).reshape(*shape, -1), torch.from_numpy(Z).reshape(*shape, -1)
+        weight = torch.tensor(self.attacker.rng.choice(_WEIGHTS), dtype=torch.float32)
+        return x, {"aim": aim, "weight": weight, "x": x.to(torch.float32)}
+
+    def in_file(self, example: Given) -> Callable[[Tensor, Given], Tensor]:
+        """Return the network as onnxruntime runs it."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            self.network.to_onnx(path, example=example)
+            running = session(path)
+        spec = self.attacker.spec
+
+        def run(x: Tensor, given: Given) -> Tensor:
+            rows = x.reshape(-1, x.shape[-1]).numpy()
+            named = {name: rows[:, [i]] for i, name in enumerate(spec.columns)}
+            named |= {name: value.numpy() for name, value in given.items()}
+            return torch.from_numpy(np.concatenate(running.run(list(spec.targets), named), axis=1))
+
+        return run
+
+
+def batch_of(x: Tensor, given: Given, y: Tensor, way: str) -> Batch:
+    """Return positions or nodes as rows."""
+    X = x.reshape(-1, x.shape[-1]).numpy()
+    Y: Array = y.detach().to(torch.float32).reshape(len(X), -1).numpy()
+    return Batch(X, X, given["aim"].reshape(len(X), -1).numpy(), Y, way)
+
+
+# --- all of them
 
 Make = Callable[[Any, int, Float], Drawn]
 POINTS: dict[str, dict[str, tuple[Make, float]]] = {

@@ -8,30 +8,52 @@ and a run goes on where one stopped.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
+import smle_check
+from smle.heads.box.box_program import Box
+from smle.heads.table import certify_head
+from smle.nn import SafeNetwork
 from smle.rules import Specification
-from studies.attacks.doors import DOORS
-from studies.attacks.points import POINTS, Attacker, Batch, attacker_of, chunks
-from studies.attacks.shapes import GRAPHS, SEQUENCES, graphs, sequences
-from studies.attacks.subjects import Subject, boxes, drawn_grid, rule_heads
-from studies.attacks.unsafe import UNSAFE
+from smle_check.heads.clips import limits_of
+from studies.attacks.doors import DOORS, Passes, in_modes
+from studies.attacks.points import (
+    POINTS,
+    Attacker,
+    Attention,
+    Batch,
+    BoxAttacker,
+    GridAttacker,
+    RulesAttacker,
+    Shaped,
+    attacker_of,
+    batch_of,
+    chunks,
+)
+from studies.attacks.subjects import RULES, Subject, boxes, data_for, drawn_grid, rule_heads, stated
 from studies.experiments.runner import solve_all
 from studies.harness import BenchResult, Table
 from tests.support.grid_rules import FAMILIES
 from tests.support.runtimes import Runtime, installed_runtime, prepare
-from tests.support.sampling import Judge, Judgment
+from tests.support.sampling import FloatArray, Judge, Judgment
+from tests.support.written_again import BoxAgain, RulesAgain
 
+Array = npt.NDArray[np.float32]
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}
@@ -43,7 +65,7 @@ _QUICK = (
     "rules: ten mixed limits", "rules: sums with tables", "rules: labels", "rules: random 3", "whole numbers: demand",
     "whole numbers: coupled",
 )  # fmt: skip
-_SHAPES = {"sequences": (SEQUENCES, sequences), "graphs": (GRAPHS, graphs)}
+_SHAPES = ("sequences", "graphs")
 _NOTE = (
     "Each evaluated point is a row that went through the deployed head and was judged against every rule that is "
     "active there: in float64 with an error bound, in rationals where that leaves it open; whole numbers of steps in "
@@ -67,6 +89,170 @@ _RUNTIMES_NOTE = (
     "are given, another number of axes, or rows and columns swapped: refusing is right, and an answer with another "
     "number of rows than the inputs counts as a violation."
 )
+
+
+# --- heads that are not safe, each for one reason, so that the campaign shows that it can fail
+
+Found = Iterator[tuple[Any, Batch]]
+"""Batches, each with its judge."""
+
+
+def _plain(spec: Specification) -> Callable[[FloatArray], Array]:
+    """Return a network that was trained on the task without any rule."""
+    X, Y = (torch.from_numpy(part.astype(np.float32)) for part in data_for(spec, 500))
+    shift, scale = X.mean(dim=0), X.std(dim=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(X.shape[1], 24), nn.ReLU(), nn.Linear(24, Y.shape[1]))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(network((X - shift) / scale), Y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    def outputs(x: FloatArray) -> Array:
+        with torch.inference_mode():
+            answer: Array = network((torch.from_numpy(x.astype(np.float32)) - shift) / scale).numpy()
+        return answer
+
+    return outputs
+
+
+def _box() -> BoxAttacker:
+    return BoxAttacker(boxes(quick=True)["oblique, at the limit"](), np.random.default_rng(0))
+
+
+def _without_rules(count: int) -> Found:
+    """Ask the plain network."""
+    attacker = _box()
+    X = attacker.facets(count, np.float32)
+    Y = _plain(attacker.spec)(X)
+    yield attacker.subject.judge, Batch(X, X, Y, Y, "torch")
+
+
+def _gate_without_slack(count: int) -> Found:
+    """Ask certified heads whose oblique rows are compared in plain float32: Q x <= q."""
+    attacker = _box()
+    subject, program = attacker.subject, BoxAgain(attacker.subject.certificate, slack=False)
+    assert subject.model is not None
+    for dtype in (np.float32, np.float64):
+        X = attacker.borders(count // 2, dtype)
+        Z = subject.model(X) * 10
+        yield subject.judge, Batch(X, X, Z, program(X, Z), "NumPy")
+
+
+def _projected(count: int) -> Found:
+    """Project the plain network where the rule is active, decided exactly: y - g max(0, g.y - h) / |g|^2 in float32."""
+    spec = Specification.from_yaml(RULES["half-space"])
+    judge, plain = Judge(spec), _plain(spec)
+    X = _box().facets(count, np.float32)
+    y = plain(X)
+    g, h = np.array([0.3, -0.7], dtype=np.float32), np.float32(0.7)
+    ((_, active),) = judge.active(X)
+    excess = np.maximum(y @ g - h, np.float32(0)) * active.astype(np.float32)
+    yield judge, Batch(X, X, y, y - (excess / (g @ g))[:, None] * g, "NumPy")
+
+
+def _half_precision(count: int) -> Found:
+    """Compute everything behind the backbone of a certified model in bfloat16, as autocast would."""
+
+    def order(A: Array, v: Array, b: Array) -> Array:
+        parts = [torch.tensor(part).to(torch.bfloat16) for part in (A, v, b)]
+        total = torch.einsum("rkn,rn->rk", parts[0].expand(len(v), -1, -1), parts[1]) + parts[2]
+        result: Array = total.float().numpy()
+        return result
+
+    attacker = _box()
+    X = attacker.facets(count // 10, np.float32)
+    Z = attacker.corners(X)
+    program = BoxAgain(attacker.subject.certificate, order)
+    yield attacker.subject.judge, Batch(X, X, Z, program(X, Z), "bfloat16")
+
+
+def _moved_bias(count: int) -> Found:
+    """Move one bias of a box by a ten-thousandth behind the certificate's back; ask it in every mode of torch."""
+    attacker = _box()
+    network: Any = copy.deepcopy(attacker.subject.network)
+    network.backbone, tensors = Passes(), attacker.program.tensors
+    off = {**tensors, "heads.bias": tensors["heads.bias"] + np.float32(1e-4)}
+    network.head.served.program = Box(attacker.program.ops, off)
+    for batch in in_modes(network, attacker.zeros, count, attacker.rng):
+        yield attacker.subject.judge, batch
+
+
+def _check_without_slack(count: int) -> Found:
+    """Compare the sums of ramps with what the rules state."""
+    attacker = RulesAttacker(stated("ramps", RULES["ramps"]), np.random.default_rng(0))
+    program = RulesAgain(attacker.subject.certificate, slack=False)
+    for size, dtype in chunks(count, attacker.chunk):
+        X, Z = attacker.mixture(size, dtype)
+        yield attacker.subject.judge, Batch(X, X, Z, program(X, Z), "NumPy")
+
+
+def _clips_by_hand(count: int) -> Found:
+    """Clip to the limits of the bank in float32."""
+    attacker = RulesAttacker(stated("limits", RULES["limits"]), np.random.default_rng(0))
+    certificate = attacker.subject.certificate
+    limits = limits_of(smle_check.StatedSpecification(certificate.document["specification"], certificate.block))
+    for size, _ in chunks(count, attacker.chunk):
+        X = attacker.inputs(size, np.float32)
+        Y = attacker.aimed(X)
+        for limit in limits:
+            slope = np.zeros(X.shape[1], dtype=np.float32)
+            for k, value in limit.slope.items():
+                slope[k] = float(value)
+            end = X @ slope + np.float32(Fraction(limit.offset))
+            own = Y[:, limit.output]
+            Y[:, limit.output] = np.maximum(own, end) if limit.side > 0 else np.minimum(own, end)
+        yield attacker.subject.judge, Batch(X, X, Y, Y, "NumPy")
+
+
+class _Compared(nn.Module):
+    """Computes something behind a head: where served and given answers compare as equal, the given ones are kept."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor, *inputs: Tensor) -> Tensor:
+        (answers,) = inputs
+        served: Tensor = self.network(features, answers)
+        return torch.where(served == answers, answers.to(served.dtype), served)
+
+
+def _compared(count: int) -> Found:
+    """Compare behind a head of whole numbers: where torch flushes, tiny numbers are equal to 0."""
+    spec = Specification.from_yaml(RULES["steps"])
+    subject = Subject("compared", "grid", "", spec, certify_head(spec), np.ones(2))
+    attacker = GridAttacker(subject, np.random.default_rng(0))
+    network = _Compared(SafeNetwork.of(Passes(), spec, subject.certificate))
+    for batch in in_modes(network, attacker.zeros, count, attacker.rng):
+        yield subject.judge, batch
+
+
+def _misplaced(count: int) -> Found:
+    """Serve sequences with the features of the position before."""
+    attacker = RulesAttacker(stated("sequences", RULES["sequences"]), np.random.default_rng(0))
+    network = Shaped(attacker, Attention)
+    x, given = network.drawn((count // 50, 50), np.float32)
+    with torch.no_grad():
+        y = network(x.roll(1, dims=1), given)
+    yield attacker.subject.judge, batch_of(x, given, y, "Transformer, the position before")
+
+
+UNSAFE: dict[str, Callable[[int], Found]] = {
+    "an uncertified network": _without_rules,
+    "a plain float32 gate, without slack": _gate_without_slack,
+    "a float32 projection layer": _projected,
+    "a certified head run in bfloat16": _half_precision,
+    "a bias of a box moved by a ten-thousandth, in torch": _moved_bias,
+    "the check of rules without slack (ramps)": _check_without_slack,
+    "limits as clips in float32, by hand (limits of the bank)": _clips_by_hand,
+    "a comparison behind a head of whole numbers, in torch": _compared,
+    "features of the position before (sequences)": _misplaced,
+}
+"""Name -> function of the number of points that yields batches with their judges."""
 
 
 # --- jobs
@@ -114,11 +300,6 @@ def solve(job: AttackJob) -> Rows:
     batches: Iterator[tuple[Any, str, Batch]]
     if job.family == "unsafe":
         origin, batches = "", ((judge, job.subject, batch) for judge, batch in UNSAFE[job.subject](job.points))
-    elif job.family == "shapes":
-        text, make = _SHAPES[job.subject]
-        judge, origin = Judge(Specification.from_yaml(text)), "in torch and as files"
-        chunk = min(40_000, max(1_000, job.points // 25))  # kinds and modes take turns
-        batches = ((judge, job.subject, batch) for batch in make(job.points, seed=job.turn, chunk=chunk))
     else:
         runtimes = _runtimes(job.quick)[0]
         before = [Counter(runtime.told) for runtime in runtimes]
@@ -152,6 +333,8 @@ def _runtimes(quick: bool) -> tuple[list[Runtime], dict[str, str]]:
 def _subject(job: AttackJob, refused: Counter[str]) -> Subject:
     if job.family == "grid":
         return drawn_grid(job.subject.removeprefix("whole numbers: "), job.turn, refused)
+    if job.family == "shapes":
+        return replace(stated(job.subject, RULES[job.subject]), family=job.subject)
     return _made(job.subject, job.quick)
 
 
@@ -167,7 +350,7 @@ def attack(
     judge = subject.judge
     asked: dict[str, tuple[Callable[[Any, int], Iterator[Batch]], float]] = {
         name: (_deployed(make), share)
-        for name, (make, share) in POINTS[subject.family].items()
+        for name, (make, share) in POINTS.get(subject.family, {}).items()
         if subject.model is not None or make is not Attacker.own
     }
     asked |= {

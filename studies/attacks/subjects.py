@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import yaml
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from sklearn.multioutput import MultiOutputRegressor
@@ -35,14 +35,18 @@ from smle.networks.units import DataScale
 from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
-from studies.attacks.rule_texts import RULES, Targets, bank, doses, many_limits, shares, ten_limits
 from studies.experiments.paper_network import FreeBox
+from studies.harness import quietly
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
 from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
+RULES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8"))
+"""Texts of rule sets by name."""
+Targets = Callable[[Any, np.random.Generator], Any]
+"""(inputs, random numbers) -> what a model is trained on."""
 _EXACTLY = 0.1  # of the points of whole numbers are judged in Fractions throughout
 
 
@@ -60,7 +64,7 @@ class _Whole(GridJudge):
 class Subject:
     """A certified head, as it is deployed.
 
-    * `family`: box, rules or grid. `origin`: how it was made, for the page.
+    * `family`: box, rules, grid, sequences or graphs. `origin`: how it was made, for the page.
     * `model`: what computes the embeddings or the answers that the head reads, if there is a model in front of it.
     * `network`: a box in torch, and `learned`, the network that it was made of. `onnx`: model and head as one file.
     * `units`: sizes of the outputs.
@@ -327,8 +331,7 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
         data = (Path(folder) / "model.onnx").read_bytes()
 
     def answers(X: FloatArray) -> Single:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # at corners of the domain answers are often moved
+        with quietly():  # at corners of the domain answers are often moved
             found: Single = model.deployed_.answer(X, count=False).answers.astype(np.float32)
         return found
 
@@ -354,3 +357,50 @@ def drawn_grid(family: str, turn: int, refused: Counter[str] | None = None) -> S
         else:
             units = np.ones(len(spec.targets))
             return Subject(f"whole numbers: {family}", "grid", "random rule sets", spec, certificate, units)
+
+
+# --- rules that are made, and simulated targets
+
+
+def ten_limits() -> str:
+    """Return limits of three outputs in units from 1e-3 to 1e6."""
+    units = (1e-3, 1.0, 1e6)
+    lines = ["inputs: {a: [-10, 10], b: [0, 1], c: [1, 500]}", "outputs: [y0, y1, y2]", "rules:"]
+    whens = ["", "when: a > 0.3, ", "when: b <= 0.7 and c >= 3, ", "when: a + 3.3 * b - 0.1 * c <= 1.7, "]
+    for r in range(10):
+        unit, side = units[r % 3], ">=" if r % 2 else "<="
+        moving = f" + {0.01 * unit:.6g} * c" if r % 3 == 1 else ""
+        at = (-1 if r % 2 else 1) * unit * (5 + r)
+        lines.append(f"  - {{name: r{r}, {whens[r % 4]}then: y{r % 3} {side} {at:.6g}{moving}}}")
+    return "\n".join(lines) + "\n"
+
+
+def many_limits() -> str:
+    """Return 70 limits on intervals of an input, and a coupled rule."""
+    rng, lines = np.random.default_rng(0), ["inputs: {a: [0, 100], b: [-1, 1]}", "outputs: [y, w]", "rules:"]
+    for r in range(70):
+        at = rng.uniform(0, 95)
+        lines.append(
+            f"  - {{name: r{r}, when: {at:.4f} <= a < {at + 4:.4f}, then: y <= {10 + r % 7}.1 and w >= -3.{r}}}"
+        )
+    return "\n".join([*lines, "  - {name: tied, when: a + 30 * b >= 20.2, then: y - w <= 9.9}"]) + "\n"
+
+
+def bank(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules of the bank."""
+    income, _, debt = X.T
+    limit = 0.3 * income * (1 + 0.3 * rng.normal(size=len(X))) - 0.2 * debt
+    return np.stack([limit, 13 - income / 60_000 + 4 * rng.normal(size=len(X))], axis=1)
+
+
+def shares(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules of shares."""
+    raw = np.stack([0.5 + 0.4 * np.sin(X[:, 0]), 0.3 + 0.3 * X[:, 1], 0.2 + 0.1 * X[:, 0]], axis=1)
+    return raw + 0.1 * rng.normal(size=raw.shape)
+
+
+def doses(X: Any, rng: np.random.Generator) -> Any:
+    """Return simulated targets for the rules of doses."""
+    weight, age, kidney = X.T
+    dose = 0.045 * weight * (0.8 + 0.2 * np.sin(age / 15)) + 0.1 * rng.normal(size=len(X))
+    return np.stack([dose, 20 / kidney + rng.normal(size=len(X))], axis=1)

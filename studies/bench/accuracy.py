@@ -13,7 +13,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.table_tasks import Task, tasks
-from studies.harness import Table, bench
+from studies.harness import Table, bench, quietly
 from tests.support.sampling import Judge, finished, hard_points
 
 Array = npt.NDArray[Any]
@@ -105,8 +104,7 @@ def _fit(model: Any, task: Task, X: pd.DataFrame, y: pd.DataFrame) -> float:
     if task.kind == "choice" and not hasattr(model, "raw_outputs"):
         target = target.map({option: i for i, option in enumerate(_options(task.spec))})
     before = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         model.fit(X, target)
     return time.perf_counter() - before
 
@@ -209,8 +207,7 @@ def _table(own: list[Task], quick: bool, passed: dict[str, bool]) -> Table:
             if task.source == "adult":
                 deployed, file, agrees = _stored(safe_model, task, V_, served)
                 apart, same = max(apart, abs(scores[2] - file)), same and agrees
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # stored safe answers are common at the borders of rules
+            with quietly():  # stored safe answers are common at the borders of rules
                 wrong, judged = attacked(deployed, judge, V_, points)
                 moved = float((served != safe_model.answer(V_, count=False).answers).any(axis=1).mean())
                 replaced = float((np.asarray(safe_model.predict(V_, return_info=True)[1]["served"]) == "safe").mean())

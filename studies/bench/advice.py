@@ -9,7 +9,6 @@ The monitor compares 200 pairs of fresh tables of 3,000 rows, without a change a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -28,7 +27,7 @@ from sklearn.model_selection import train_test_split
 from smle import Specification
 from studies.bench.accuracy import BOOSTING, NETWORK, estimators, network, safe
 from studies.bench.table_tasks import EXAMPLES, SIMULATIONS, example, rows_of
-from studies.harness import Table, bench
+from studies.harness import Table, bench, quietly
 from tests.support.drift_rows import alarms
 
 _CLEAR = 0.02  # of R2 or accuracy, as in `fit`
@@ -46,8 +45,7 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
         trees = estimators(spec, known, True, seed)[BOOSTING]
         models, scores, said = {NETWORK: network(spec, quick, seed), BOOSTING: safe(spec, trees)}, {}, ""
         for kind, model in models.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quietly():
                 model.fit(known, wanted)
                 scores[kind] = _score(spec, model, new, truth)
             said = model.description_["scores"].get("advice", "") if kind == NETWORK else said

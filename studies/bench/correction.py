@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import re
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,7 +24,7 @@ from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
-from studies.harness import Table, bench
+from studies.harness import Table, bench, quietly
 from tests.support.drawn_rules import alternatives, draw
 from tests.support.sampling import Judge, hard_points
 
@@ -37,8 +36,7 @@ _POINTS = {False: 400, True: 200}  # attacked answers per rule set and format
 @bench("Any model, corrected")
 def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` takes few rule sets and rows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # searches that do not end, answers that move often
+    with quietly():  # searches that do not end, answers that move often
         return _random(_SETS[quick], _POINTS[quick], passed), _nearness(quick, passed)
 
 
@@ -174,8 +172,7 @@ def nearness(spec: Specification, scale: Array, rows: int, seed: int) -> Array:
     t = (rng.normal(0, 2, (rows, len(scale))) * scale).astype(np.float32)
     y, by = Candidates(certify_rules(spec, scale=scale)).explained(X, t)
     wide, moved = t.astype(np.float64), by > 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # searches that do not end
+    with quietly():  # searches that do not end
         if label_columns(spec).all():
             best = nearest_outputs(spec, X[moved], 1 / (1 + np.exp(-wide[moved]))) > 0
 

@@ -6,15 +6,24 @@ for a sample of the rows; every row is also answered alone, and compared with wh
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 import smle
-from studies.bench.external_rules import ROWS, Array, RuleSet, read_rule_sets, tolerances
+from smle.errors import DataError
+from smle.rules import Specification
 from studies.harness import Table, bench
 
 _JUDGED, _ALONE, _SECONDS = 100, 100, 60.0
@@ -113,3 +122,185 @@ def _columns(served: Any) -> Any:
     """Return what was served as columns: labels as 1 and -1."""
     values = np.asarray(served)
     return np.where(values, 1.0, -1.0) if values.dtype == bool or values.dtype.kind in "iu" else values
+
+
+# --- rule sets that others published, in the folder that SMLE_DATA names, and exact optima by solvers of their own
+
+
+Array = npt.NDArray[np.float64]
+ROWS = 1_000
+"""Rows of answers of one kind. The input is the number of a row, so that a model can be asked for any of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class RuleSet:
+    """Rules with a way to compute the least cost of an allowed answer, and answers to try.
+
+    * `cost(given, served)`: what each row costs, (n,): of labels the sizes of the logits that change their sign, of
+      numbers the distance.
+    * `optimum(given)`: the least cost of one row (m,) by an exact solver.
+    * `answers`: rows of several kinds, (ROWS, m) each.
+    """
+
+    name: str
+    spec: Specification
+    cost: Callable[[Array, Array], Array]
+    optimum: Callable[[Array], float]
+    answers: dict[str, Array]
+
+
+def read_rule_sets(rng: np.random.Generator) -> list[RuleSet]:
+    """Return the rule sets of the data folder.
+
+    Raises:
+        DataError: If SMLE_DATA does not name a folder that has them.
+    """
+    folder = Path(os.environ.get("SMLE_DATA", "")) / "external"
+    if not (folder / "labels").is_dir():
+        raise DataError("Set SMLE_DATA to a folder with external/labels, external/tables and external/hierarchies.")
+    found = [requirements((folder / "labels/road_requirements.cnf").read_text(encoding="utf-8"), rng)]
+    for path in sorted((folder / "tables").glob("*_constraints.txt")):
+        found.append(_table(path.stem.removesuffix("_constraints"), path.read_text(encoding="utf-8"), rng))
+    for path in sorted((folder / "hierarchies").glob("*.txt")):
+        found.append(hierarchy(path.stem, path.read_text(encoding="utf-8"), rng))
+    return found
+
+
+# --- labels
+
+
+def _logits(rng: np.random.Generator, m: int) -> dict[str, Array]:
+    shape = (ROWS, m)
+    return {
+        "normal": rng.normal(size=shape),
+        "all on": np.abs(rng.normal(size=shape)),
+        "+-1": rng.choice([-1.0, 1.0], size=shape),
+        "heavy tails": rng.standard_t(1.5, size=shape),
+    }
+
+
+def _label_cost(given: Array, served: Array) -> Array:
+    return np.asarray((np.abs(given) * ((given >= 0) != (served >= 0))).sum(axis=1))
+
+
+def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.random.Generator) -> RuleSet:
+    """Return the rule set of clauses of signed label numbers, from 1 on."""
+    texts = [" or ".join(f"{'not ' if v < 0 else ''}`{names[abs(v) - 1]}`" for v in clause) for clause in clauses]
+    rules = {f"r{i}": text for i, text in enumerate(texts)}
+    spec = Specification.build(inputs={"row": (0, ROWS)}, labels=names, rules=rules)
+    rows = np.repeat(np.arange(len(clauses)), [len(clause) for clause in clauses])
+    flat = np.array([v for clause in clauses for v in clause])
+    A = sparse.csr_matrix((np.sign(flat), (rows, np.abs(flat) - 1)), (len(clauses), len(names)))
+    least = 1 - np.bincount(rows[flat < 0], minlength=len(clauses))
+    whole = np.ones(len(names)) if max(map(len, clauses)) > 2 else np.zeros(len(names))  # closures: vertices are whole
+
+    def optimum(given: Array) -> float:
+        cost = np.where(given >= 0, -np.abs(given), np.abs(given))  # of turning on, beside all off
+        options = {"mip_rel_gap": 0.0} if whole.any() else {}
+        found = milp(
+            cost, constraints=LinearConstraint(A, least), integrality=whole, bounds=Bounds(0, 1), options=options
+        )
+        assert found.status == 0, found.message
+        return float(found.fun + np.abs(given[given >= 0]).sum())
+
+    return RuleSet(name, spec, _label_cost, optimum, _logits(rng, len(names)))
+
+
+def requirements(text: str, rng: np.random.Generator) -> RuleSet:
+    """Return the rule set of a DIMACS file."""
+    lines = [line.split() for line in text.splitlines() if line.strip() and line[0] not in "cp"]
+    clauses = [[int(v) for v in line[:-1]] for line in lines]
+    m = max(abs(v) for clause in clauses for v in clause)
+    return _labels("requirements of driving", clauses, [f"l{i + 1}" for i in range(m)], rng)
+
+
+def hierarchy(name: str, text: str, rng: np.random.Generator) -> RuleSet:
+    """Return the rule set "a child implies its parents" of a line of classes: paths, or edges in a graph."""
+    entries = text.split("hierarchical", 1)[1].strip().split(",")
+    is_graph = any(entry.startswith("root/") for entry in entries)
+    edges: set[tuple[str, str]] = set()
+    labels: dict[str, None] = {}
+    for entry in entries:
+        parts = entry.split("/")
+        if is_graph:
+            labels.update(dict.fromkeys(part for part in parts if part != "root"))
+            if parts[0] != "root":
+                edges.add((parts[1], parts[0]))
+            continue
+        paths = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+        labels.update(dict.fromkeys(paths))
+        edges.update((child, parent) for parent, child in itertools.pairwise(paths))
+    place = {label: i + 1 for i, label in enumerate(labels)}
+    clauses = sorted([-place[child], place[parent]] for child, parent in edges)
+    return _labels(f"hierarchy {name}", clauses, list(labels), rng)
+
+
+# --- numbers
+
+
+def _number_cost(given: Array, served: Array) -> Array:
+    return np.asarray(np.linalg.norm(served - given, axis=1))
+
+
+def _numbers(name: str, spec: Specification, A: Array, b: Array, answers: dict[str, Array]) -> RuleSet:
+    """Return the rule set A y <= b."""
+
+    def optimum(given: Array) -> float:
+        import piqp
+
+        solver = piqp.DenseSolver()
+        solver.settings.eps_abs = solver.settings.eps_rel = 1e-10
+        scale = max(1.0, float(np.abs(given).max()))
+        solver.setup(np.eye(len(given)), -given / scale, None, None, A, np.full(len(b), -np.inf), b / scale)
+        assert solver.solve() == piqp.PIQP_SOLVED
+        return float(np.linalg.norm(solver.result.x - given / scale) * scale)
+
+    return RuleSet(name, spec, _number_cost, optimum, answers)
+
+
+def _sizes(rng: np.random.Generator, m: int) -> dict[str, Array]:
+    return {f"of size {size:g}": rng.normal(size=(ROWS, m)) * size for size in (1e-3, 1.0, 1e6)}
+
+
+_TERM = re.compile(r"([+-]?)\s*(\d+(?:\.\d+)?)?\s*\*?\s*y_(\d+)")
+
+
+def _table(name: str, text: str, rng: np.random.Generator) -> RuleSet:
+    """Return the rule set of a file of linear constraints between columns."""
+    first, *lines = [line.strip() for line in text.splitlines() if line.strip()]
+    m = len(first.split()) - 1
+    rules, A, b = {}, [], []
+    for i, line in enumerate(lines):
+        left, sign, right = re.split(r"\s*(>=|>)\s*", line)
+        terms = [(-1.0 if s == "-" else 1.0, float(v or 1), int(k)) for s, v, k in _TERM.findall(left)]
+        shown = " + ".join(f"{s * v:g} * y_{k}" for s, v, k in terms).replace("+ -", "- ")
+        rules[f"r{i}"] = f"{shown} {sign} {right}"
+        row = np.zeros(m)
+        for s, v, k in terms:
+            row[k] -= s * v
+        A.append(row)
+        b.append(-float(right))
+    spec = Specification.build(inputs={"row": (0, ROWS)}, outputs=[f"y_{i}" for i in range(m)], rules=rules)
+    return _numbers(f"table {name}", spec, np.array(A), np.array(b), _sizes(rng, m))
+
+
+def tolerances(rng: np.random.Generator) -> list[RuleSet]:
+    """Return two rule sets that stand for layers of other papers: sums within a tolerance, and many inequalities."""
+    names = ["total", "north", "south", "n1", "n2", "s1", "s2"]
+    sums = [("total", ["north", "south"]), ("north", ["n1", "n2"]), ("south", ["s1", "s2"])]
+    rules, A = {}, []
+    for whole, parts in sums:
+        rules[whole] = f"abs({whole} - ({' + '.join(parts)})) <= 0.01"
+        row = np.array([1.0 if v == whole else -1.0 if v in parts else 0.0 for v in names])
+        A += [row, -row]
+    levels = Specification.build(inputs={"row": (0, ROWS)}, outputs=names, rules=rules)
+    found = [_numbers("three levels within 0.01", levels, np.array(A), np.full(6, 0.01), _sizes(rng, 7))]
+    G, h = np.round(rng.normal(size=(50, 100)), 4), np.round(np.abs(rng.normal(size=50)) * 10, 4)
+    outputs = [f"y{i}" for i in range(100)]
+    texts = {
+        f"r{j}": " + ".join(f"{v:g} * {y}" for v, y in zip(row, outputs, strict=True)).replace("+ -", "- ")
+        + f" <= {h[j]:g}"
+        for j, row in enumerate(G)
+    }
+    many = Specification.build(inputs={"row": (0, ROWS)}, outputs=outputs, rules=texts)
+    return [*found, _numbers("50 inequalities over 100 outputs", many, G, h, _sizes(rng, 100))]

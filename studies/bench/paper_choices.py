@@ -18,15 +18,14 @@ from torch import nn
 
 from smle import correct
 from smle.heads.box.network.assurance import certify
-from studies.bench.peer_env import within
 from studies.experiments import methods
-from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import train_plain, train_safe
-from studies.experiments.presets import chosen, settings_of, shortened
+from studies.experiments.paper_network import OPTIONS, PaperChoices
+from studies.experiments.presets import choices_of, chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
 from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task
-from studies.harness import BenchResult, Table
+from studies.harness import BenchResult, Table, within
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "synthetic": tuple(f"n{n}-{task}-P4" for n in (2, 4, 8) for task in ("easy", "medium", "hard")),

@@ -6,19 +6,13 @@ nor replaced. A peer that does not install or does not import becomes a row of t
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import json
-import signal
 import sys
 import sysconfig
-import threading
 import venv
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from tests.support.environments import command, pip, python_of, reason_of
@@ -65,35 +59,6 @@ def activate(folder: Path) -> None:
     if site not in sys.path:
         sys.path.append(site)
         importlib.invalidate_caches()
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Swallow what peers print."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError when what is inside takes longer than so many seconds of processor time.
-
-    Without effect outside the main thread and where the system has no such timer.
-    """
-    if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"not done after {seconds:g} s of processor time")
-
-    before = signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def _site(folder: Path) -> Path:

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from studies.bench.peer_env import PEERS, prepare
-from studies.bench.peer_measure import BATCHES, PeerJob, solve
-from studies.bench.peer_methods import GUARANTEES, METHODS
-from studies.bench.peer_tasks import task_names
+from studies.bench.peer_layers import task_names
+from studies.bench.peer_methods import BATCHES, GUARANTEES, METHODS, PeerJob, solve
 from studies.experiments.runner import Results, solve_all
 from studies.harness import BenchResult, Table, mean_interval
 

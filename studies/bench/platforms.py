@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +22,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from smle import SafeRegressor, Specification
 from smle.platforms import predict_dask, predict_ray
 from smle.serving.fronts import session_of
-from studies.harness import Table, bench, interleaved
+from studies.harness import Table, bench, interleaved, quietly
 
 _COLUMNS = [f"x{i}" for i in range(20)]
 _RULES = f"""
@@ -68,8 +67,7 @@ def _stored(place: Path) -> Path:
     table = rows_of(0, 5000)
     target = 2 * table["x0"] + table["x1"] ** 2 + 0.3 * table["x2"] * table["x3"]
     model = SafeRegressor(Specification.from_yaml(_RULES), estimator=HistGradientBoostingRegressor(random_state=0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         model.fit(table, target)
     model.save(place / "model")
     return place / "model"

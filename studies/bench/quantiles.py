@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from studies.harness import Table, bench
+from studies.harness import Table, bench, quietly
 
 Array = npt.NDArray[np.float64]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -92,8 +91,7 @@ def _measured(name: str, spec: Specification, X: pd.DataFrame, y: Array, quick: 
     for seed in range(seeds):
         known, new, y_known, y_new = train_test_split(X, y, test_size=0.25, random_state=seed)
         for kind, answer in _models(spec, quick, seed).items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quietly():
                 answers = answer(known, y_known, new)
             loss = np.mean([mean_pinball_loss(y_new, answers[:, k], alpha=q) for k, q in enumerate(LEVELS)])
             crossed = (np.diff(answers) < 0).any(axis=1).mean()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
 from smle.heads.box.network.assurance import certify, verify
 from smle.heads.box.network.box_network import BoxNetwork
-from studies.bench.scale_million import million
-from studies.bench.scale_subjects import AXES, Axis, Subject
+from smle.nn import SafeNetwork
+from smle.rules import Specification
+from smle.rules.helpers import mutually_exclusive, rule
+from smle.training.loop import TrainingOptions, train
 from studies.harness import Table, bench, interleaved
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
@@ -112,3 +119,280 @@ def _exponents(curves: Sequence[_Curve]) -> Table:
         f"training step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
         "it hands anything out, checks; the exact check is `Certificate.check()`.",
     )
+
+
+# --- what grows: specifications and networks along one axis
+
+
+_SMALL = 1e-3  # of the heads' weights: safe without training
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A specification and the network that is trained under it."""
+
+    spec: Specification
+    embedding: int
+    bounds: str = "constant"
+
+    def network(self) -> BoxNetwork:
+        """Return a new network with random weights, the same each time; those of the heads are small, and so safe."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            d, n = len(self.spec.columns), self.embedding
+            backbone = nn.Sequential(nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, n))
+            network = BoxNetwork(backbone, self.spec, embedding=n, bounds=self.bounds)
+        with torch.no_grad():
+            network.heads.raw_weight.mul_(_SMALL)
+        return network
+
+    def rows(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return inputs of the domain [-1, 1] and targets."""
+        generator = torch.Generator().manual_seed(1)
+        X = 2 * torch.rand(count, len(self.spec.columns), generator=generator) - 1
+        return X, torch.randn(count, len(self.spec.targets), generator=generator)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A size that grows, and the subject of each size."""
+
+    name: str
+    setting: str
+    sizes: tuple[int, ...]
+    quick: tuple[int, ...]
+    subject: Callable[[int], Subject]
+
+
+Rules = dict[str, "str | tuple[str, str]"]
+"""What must hold by the name of a rule, with a condition or without."""
+
+
+def _stated(rules: Rules, embedding: int = 64, bounds: str = "constant", inputs: int = 8) -> Subject:
+    names = {f"x{i}": (-1, 1) for i in range(inputs)}
+    return Subject(Specification.build(inputs=names, outputs=["y0", "y1", "y2", "y3"], rules=rules), embedding, bounds)
+
+
+def _mixed(count: int, literals: int = 1) -> str:
+    """Return clauses over pairs of four outputs, all different; zero satisfies them."""
+    rng, clauses = np.random.default_rng(0), []
+    for i in range(count):
+        parts = []
+        for _ in range(literals):
+            # The first factor is positive: two literals that cover everything would make a clause that is left out.
+            h, k = sorted(rng.choice(4, size=2, replace=False))
+            parts.append(f"{rng.integers(1, 3)} * y{h} + ({rng.choice([-2, -1, 1, 2])}) * y{k} <= {(512 + i) / 256}")
+        clauses.append(f"({' or '.join(parts)})")
+    return " and ".join(clauses)
+
+
+def _wide(embedding: int, bounds: str) -> Subject:
+    return _stated({"half": ("x0 <= 0.5", _mixed(4))}, embedding, bounds)
+
+
+def _slabs(count: int) -> Subject:
+    """Return rules over disjoint slabs of the first input."""
+    ends = [2 * i / count - 1 for i in range(count + 1)]
+    slabs = enumerate(itertools.pairwise(ends))
+    return _stated({f"slab {i}": (f"{low} <= x0 < {high}", f"-2 <= y{i % 4} <= 2") for i, (low, high) in slabs})
+
+
+def _overlaps(cells: int) -> Subject:
+    """Return rules over half-spaces of different inputs: each set of them is a cell."""
+    return _stated({f"half {i}": (f"x{i} <= 0", f"-2 <= y{i % 4} <= 2") for i in range(cells.bit_length() - 1)})
+
+
+def _many_inputs(count: int) -> Subject:
+    form = " ".join(f"{'+' if i % 2 else '-'} x{i}" for i in range(count))
+    return _stated({"oblique": (f"{form} <= 0.5", _mixed(4))}, 64, "affine", count)
+
+
+def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach: int = 1) -> Specification:
+    """Return labels with exclusions everywhere; inputs lie in [-reach, reach]."""
+    return Specification.build(
+        inputs={f"x{i}": (-reach, reach) for i in range(inputs)},
+        labels=[f"label {i}" for i in range(labels)],
+        rules=[rule("never together", then=mutually_exclusive(pairs))],
+    )
+
+
+def exclusive_labels(labels: int, embedding: int) -> Subject:
+    """Return labels of which at most one applies."""
+    pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
+    return Subject(never_together(labels, pairs, 8), embedding)
+
+
+AXES = (
+    Axis(
+        "embedding width, constant bounds",
+        "One rule with 4 clauses over half of the domain; 8 inputs, 4 outputs.",
+        (64, 128, 256, 512, 1024, 2048), (8, 16, 32), lambda n: _wide(n, "constant"),
+    ),
+    Axis(
+        "embedding width, affine bounds",
+        "One rule with 4 clauses over half of the domain; 8 inputs, 4 outputs.",
+        (64, 128, 256, 512, 1024, 2048), (8, 16, 32), lambda n: _wide(n, "affine"),
+    ),
+    Axis(
+        "rules",
+        "Two clauses each, over disjoint slabs of one input, a head each; embedding 64, 8 inputs, 4 outputs.",
+        (2, 4, 8, 16, 32, 64), (2, 4, 8), _slabs,
+    ),
+    Axis(
+        "clauses, one literal",
+        "One rule everywhere; embedding 64, 8 inputs, 4 outputs.",
+        (8, 16, 32, 64, 128, 256, 512), (2, 4, 8), lambda k: _stated({"always": _mixed(k)}),
+    ),
+    Axis(
+        "clauses, two literals",
+        "One rule everywhere; embedding 64, 8 inputs, 4 outputs. Each is proved by an LP.",
+        (8, 16, 32, 64, 128), (2, 4, 8), lambda k: _stated({"always": _mixed(k, 2)}),
+    ),
+    Axis(
+        "labels",
+        "At most one applies: m (m - 1) / 2 exclusions; embedding 64, 8 inputs.",
+        (16, 32, 64, 128, 256, 512), (8, 16, 50), lambda m: exclusive_labels(m, 64),
+    ),
+    Axis(
+        "inputs",
+        "One rule with 4 clauses over an oblique half of the domain, affine bounds; embedding 64, 4 outputs.",
+        (4, 8, 16, 32, 64, 128), (2, 4, 8), _many_inputs,
+    ),
+    Axis(
+        "cells",
+        "Rules over half-spaces of different inputs, in all combinations; embedding 64, 8 inputs, 4 outputs.",
+        (2, 4, 8, 16, 32, 64, 128), (2, 4, 8), _overlaps,
+    ),
+)  # fmt: skip
+
+
+# --- a million exclusions, from rules to check
+
+
+_INPUTS, _REACH = 32, 6
+_NOISE = 0.3
+
+
+@dataclass(frozen=True)
+class _Size:
+    labels: int
+    pairs: int
+    embedding: int
+    rows: int
+    epochs: int
+
+
+_SIZES = {"full": _Size(2_000, 1_000_000, 256, 30_000, 8), "quick": _Size(80, 1_500, 32, 3_000, 2)}
+_STEP_ROWS = 2048
+
+
+@contextmanager
+def _stage(name: str, rows: list[tuple[Any, ...]]) -> Iterator[list[str]]:
+    """Note seconds, CPU seconds and peak memory of the process; what was done is put into the list that is yielded."""
+    wall, cpu, what = time.perf_counter(), time.process_time(), list[str]()
+    yield what
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    rows.append((name, time.perf_counter() - wall, time.process_time() - cpu, peak, *what))
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """Rows around a prototype per label; each comes with a partner that it does not exclude."""
+
+    prototypes: npt.NDArray[np.float64]
+    partner: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, labels: int, pairs: npt.NDArray[np.int32], rng: np.random.Generator) -> _Data:
+        excluded = np.zeros((labels, labels), dtype=bool)
+        excluded[pairs[:, 0], pairs[:, 1]] = excluded[pairs[:, 1], pairs[:, 0]] = True
+        partner = np.array([rng.choice(np.flatnonzero(~row)) for row in excluded])
+        return cls(rng.normal(size=(labels, _INPUTS)), partner)
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        label = rng.integers(len(self.partner), size=count)
+        X = self.prototypes[label] + _NOISE * rng.normal(size=(count, _INPUTS))
+        y = np.zeros((count, len(self.partner)), dtype=np.float32)
+        y[np.arange(count), label] = y[np.arange(count), self.partner[label]] = 1.0
+        return torch.from_numpy(X.clip(-_REACH, _REACH).astype(np.float32)), torch.from_numpy(y)
+
+
+def million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
+    """Train, verify, certify and check; return what each stage took, and the same training without rules."""
+    size, stages = _SIZES["quick" if quick else "full"], list[tuple[Any, ...]]()
+    rng = np.random.default_rng(0)
+    pairs = np.stack(np.triu_indices(size.labels, 1), axis=1).astype(np.int32)
+    pairs = pairs[np.sort(rng.choice(len(pairs), size.pairs, replace=False))]
+    data = _Data.of(size.labels, pairs, rng)
+    rows, new = data.rows(size.rows, rng), data.rows(max(200, size.rows // 10), rng)
+    with _stage("rules", stages) as what:
+        spec = never_together(size.labels, pairs, _INPUTS, _REACH)
+        what.append("from an array of pairs")
+    torch.manual_seed(0)
+    with _stage("certificate", stages) as what:
+        network = SafeNetwork(_body(size.embedding), spec, embedding=size.embedding)
+        certificate = network.certificate_
+        written = (len(certificate.text) + len(certificate.block)) / 1e6
+        what.append(f"SafeNetwork(...); {written:.1f} MB; exact check included")
+    with _stage("training", stages) as what:
+        steps, safe_step = _trained(network, rows, new, size)
+        what.append(f"{steps} steps of {_STEP_ROWS} rows, {size.epochs} epochs")
+    with _stage("exact check", stages) as what:
+        certificate.check()
+        what.append("Certificate.check(), integers only")
+    torch.manual_seed(0)
+    plain = nn.Sequential(_body(size.embedding), nn.Linear(size.embedding, size.labels))
+    _, plain_step = _trained(plain, rows, new, size)
+    kinds = [
+        (kind, step, step / plain_step, *_judged(model, new, pairs))
+        for kind, model, step in (("plain", plain, plain_step), ("safe", network, safe_step))
+    ]
+    *_, (_, _, seconds, peak, _) = stages
+    passed[f"{size.pairs:,} exclusions certified, trained and checked within 4 GB"] = peak < 4
+    passed[f"{size.pairs:,} exclusions checked exactly in under 5 minutes of CPU time"] = seconds < 300
+    passed["no new row gets labels that exclude each other"] = kinds[1][-1] == 0
+    way = Table(
+        f"{size.pairs:,} exclusions over {size.labels:,} labels, embedding {size.embedding}",
+        ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
+        tuple(stages),
+        "One process and one thread from the rules to the check.",
+    )
+    baseline = Table(
+        "The same training without rules",
+        ("network", "seconds a step", "/ plain", "held-out F1", "share of rows with excluded labels together"),
+        tuple(kinds),
+        "Generated rows: each label has a prototype and a partner that it does not exclude. Equal backbone, data, "
+        "order and number of steps; F1 over all labels of new rows after these few epochs, so it says how far "
+        "training came, not how far it could come.",
+    )
+    return way, baseline
+
+
+def _body(embedding: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(_INPUTS, 256), nn.ReLU(), nn.Linear(256, embedding))
+
+
+def _trained(
+    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], size: _Size
+) -> tuple[int, float]:
+    """Train and return the number of steps and the seconds of one, validation included."""
+    rare = torch.tensor(size.labels / 3.0)  # two labels of all apply to a row
+
+    def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(predicted, wanted, pos_weight=rare)
+
+    options = TrainingOptions(
+        learning_rate=1e-2, batch_size=_STEP_ROWS, max_epochs=size.epochs, patience=None, keep="last", verbose=False,
+        threads=1, device="cpu",
+    )  # fmt: skip
+    history = train(network, *rows, loss=loss, options=options, validation=new)
+    steps = size.epochs * -(-size.rows // _STEP_ROWS)
+    return steps, history.seconds / steps
+
+
+@torch.no_grad()
+def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: npt.NDArray[np.int32]) -> tuple[float, float]:
+    """Return F1 over all labels, and the share of rows that get two labels that exclude each other."""
+    on, wanted = (model(rows[0]) >= 0).numpy(), rows[1].numpy() > 0
+    broken = np.mean([(row[pairs[:, 0]] & row[pairs[:, 1]]).any() for row in on])
+    return float(2 * (on & wanted).sum() / max(1, on.sum() + wanted.sum())), float(broken)

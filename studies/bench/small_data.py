@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from smle import NetworkClassifier, NetworkRegressor
-from studies.harness import Table, bench
+from studies.harness import Table, bench, quietly
 
 Array = npt.NDArray[Any]
 DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits, "diabetes": load_diabetes}
@@ -90,8 +89,7 @@ def _measured(X: Array, y: Array, seed: int, quick: bool) -> list[float]:
 
 def _seconds(fit: Callable[[], object]) -> float:
     before = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         fit()
     return time.process_time() - before
 

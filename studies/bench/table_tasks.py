@@ -18,7 +18,7 @@ import pandas as pd
 
 from smle import Specification
 from smle.nearest.oracle import nearest_outputs
-from studies.attacks.rule_texts import RULES, Targets, bank, doses, shares
+from studies.attacks.subjects import RULES, Targets, bank, doses, shares
 from tests.support.drawn_rules import alternatives
 from tests.support.sampling import uniform_points
 

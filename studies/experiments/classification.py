@@ -68,12 +68,10 @@ _ATTRIBUTE = re.compile(r"@attribute\s+('[^']*'|\"[^\"]*\"|\S+)\s+(.*)", re.IGNO
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Numeric features (rows, d) with their names, and labels (rows, m) of 0 and 1 with theirs."""
+    """Numeric features (rows, d), and labels (rows, m) of 0 and 1."""
 
     X: Array
     y: Array
-    features: tuple[str, ...]
-    labels: tuple[str, ...]
 
 
 def read_arff(path: Path) -> LabelTable:
@@ -123,21 +121,17 @@ def _table(
 ) -> LabelTable:
     where = range(labels) if labels > 0 else range(len(attributes) + labels, len(attributes))
     columns: list[Array] = []
-    names: list[str] = []
     for position, (name, levels) in enumerate(attributes):
         if position in where:
             continue
         cells = [row[position] for row in rows]
         if levels is None:
             columns.append(np.array(cells, dtype=np.float64))
-            names.append(name)
             continue
         if not set(cells) <= set(levels):
             raise DataError(f"{path}: attribute '{name}' has values that are none of its levels.")
-        for level in levels[1:]:
-            columns.append(np.array([cell == level for cell in cells], dtype=np.float64))
-            names.append(f"{name}={level}")
+        columns += [np.array([cell == level for cell in cells], dtype=np.float64) for level in levels[1:]]
     truth = np.array([[row[position] for position in where] for row in rows], dtype=np.float64)
     if not np.isin(truth, (0.0, 1.0)).all():
         raise DataError(f"{path}: expected labels of 0 and 1.")
-    return LabelTable(np.stack(columns, axis=1), truth, tuple(names), tuple(attributes[p][0] for p in where))
+    return LabelTable(np.stack(columns, axis=1), truth)

@@ -327,5 +327,4 @@ def standin_table() -> LabelTable:
     X = state.normal(size=(_ROWS, _FEATURES))
     logits = X @ state.normal(size=(_FEATURES, _LABELS)) + state.normal(-1.0, 0.5, _LABELS)
     y = (state.uniform(size=logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float64)
-    names = tuple(f"feature{j}" for j in range(_FEATURES))
-    return LabelTable(X, y, names, tuple(f"label{j}" for j in range(_LABELS)))
+    return LabelTable(X, y)

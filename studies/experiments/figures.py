@@ -7,9 +7,23 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from smle.errors import MissingDependencyError
-from studies.experiments.published import SCORES, SLOWDOWN, VIOLATIONS
-from studies.experiments.tables import METHODS, Published, Row, beside, groups_of, quartiles, slowdowns, values
+from smle.training.options import History
+from studies.experiments.tables import (
+    METHODS,
+    SCORES,
+    SLOWDOWN,
+    VIOLATIONS,
+    Published,
+    Row,
+    beside,
+    groups_of,
+    quartiles,
+    slowdowns,
+    values,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,6 +129,38 @@ def picture(figure: Figure, kind: str) -> bytes:
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, dpi=_DPI, metadata=metadata)
     return buffer.getvalue()
+
+
+# --- projections of one training
+
+_WINDOW = 50  # steps over which the success rate is averaged
+
+
+def draw_projections(history: History, *, title: str) -> Figure:
+    """Draw the strength of each counterexample, the share of runs without one, and the milliseconds of each run.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    runs = {name: np.asarray(values, dtype=float) for name, values in history.projections.items()}
+    within = runs["step"] > 0
+    step, strength = runs["step"][within], runs["strength"][within]
+    figure = blank(8.6, 6.4)
+    top, middle, bottom = figure.subplots(3, sharex=True)
+    found = strength > 0
+    top.semilogy(step[found], strength[found], ".", markersize=2)
+    top.set_ylabel("strength")
+    top.set_title(f"{title}; at the end {runs['iterations'][~within].sum():.0f} projections")
+    width = min(_WINDOW, len(step))
+    if width:
+        share = np.convolve(runs["succeeded"][within], np.ones(width) / width, mode="valid")
+        middle.plot(step[width - 1 :], share)
+    middle.set_ylim(-0.02, 1.02)
+    middle.set_ylabel("no counterexample")
+    bottom.plot(step, 1000 * runs["seconds"][within], ".", markersize=2)
+    bottom.set_ylabel("ms")
+    bottom.set_xlabel("gradient step")
+    return figure
 
 
 # --- parts

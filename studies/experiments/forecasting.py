@@ -83,16 +83,16 @@ def read_series(path: Path) -> Mapping[str, Array]:
     return {str(name): values.to_numpy(dtype=np.float64) for name, values in groups}
 
 
-def windows(values: Array, *, differenced: bool = True) -> Windows:
+def windows(values: Array) -> Windows:
     """Cut a series into all its windows, each minus its last input."""
     cut = np.lib.stride_tricks.sliding_window_view(values, INPUTS + OUTPUTS)
-    last = cut[:, INPUTS - 1 : INPUTS] * differenced
+    last = cut[:, INPUTS - 1 : INPUTS]
     moved = cut - last
     return Windows(moved[:, :INPUTS], moved[:, INPUTS:], last)
 
 
-def load(key: str, series: Mapping[str, Array], *, differenced: bool = True) -> Task:
-    """Return a task by its key, for example `Hourly-H174-0.95`; its windows are differenced unless asked otherwise.
+def load(key: str, series: Mapping[str, Array]) -> Task:
+    """Return a task by its key, for example `Hourly-H174-0.95`.
 
     Raises:
         DataError: If the series is not there or too short.
@@ -105,7 +105,7 @@ def load(key: str, series: Mapping[str, Array], *, differenced: bool = True) -> 
         raise DataError(f"Series '{name}': expected at least {10 * (INPUTS + OUTPUTS)} values. Got {len(values)}.")
     count = int(0.8 * len(values))
     scaled = (values - values[:count].mean()) / values[:count].std()
-    train, test = (windows(part, differenced=differenced) for part in (scaled[:count], scaled[count:]))
+    train, test = (windows(part) for part in (scaled[:count], scaled[count:]))
     delta = float(np.quantile(np.abs(np.diff(scaled)), float(quantile)))
     size = float(max(np.abs(train.X).max(), np.abs(test.X).max()))
     outputs = [f"y{j}" for j in range(OUTPUTS)]

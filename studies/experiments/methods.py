@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,14 @@ from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.networks import Settings, State, train_plain, train_safe
 from studies.experiments.paper_network import PaperNetwork
 from studies.experiments.presets import settings_of, vary
-from studies.experiments.selection import trained_order
+from studies.experiments.synthetic import trained_order
 from studies.experiments.tasks import Array, Task
+from studies.harness import interleaved
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
 _MOST_KEPT = 24
-_CALLS, _BLOCK = 240, 20  # single examples timed per method, and per turn of a method
+_BLOCKS, _BLOCK = 12, 20  # turns of a method with single examples, and examples per turn
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,12 @@ def _allowed(task: Task, X: Array, outputs: Array) -> Array:
     return nearest - 0.5 if task.has_labels else nearest
 
 
+def moved(task: Task, X: Array, outputs: Array) -> Array:
+    """Return the nearest allowed outputs to those of a network, numbers or logits."""
+    outputs = outputs.astype(np.float64)
+    return _allowed(task, X, 0.5 * (1.0 + np.tanh(outputs / 2)) if task.has_labels else outputs)
+
+
 def _plain(network: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return how a plain network answers: by the call path of a safe one, without the calls of modules."""
     quick = Quick.of(network)
@@ -185,6 +193,11 @@ def enforced_targets(task: Task) -> Array:
     return nearest_outputs(task.specification, task.X, task.y)
 
 
+def targets_of(task: Task, settings: Settings) -> Array:
+    """Return the targets that a preset trains the paper's network on."""
+    return enforced_targets(task) if settings.enforced else task.y
+
+
 def _preprocess(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     handed = _handed_on(job, settings, _plain_state)
     clock = _Clock()
@@ -205,10 +218,7 @@ def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
     facts, plain = {**clock.stop(), "epochs": epochs}, _plain(network)
 
     def predict(X: Array) -> Array:
-        outputs = _plain_outputs(plain, X)
-        if task.has_labels:
-            outputs = 0.5 * (1.0 + np.tanh(outputs / 2))
-        return _allowed(task, X, outputs)
+        return moved(task, X, _plain_outputs(plain, X))
 
     def answer(x: Tensor) -> Array:
         return predict(x.numpy())
@@ -232,11 +242,24 @@ def _corrected(task: Task, plain: _Method) -> _Method:
     return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
 
 
+def trained(job: Job, *, start: State | None = None) -> tuple[PaperNetwork, History]:
+    """Train the paper's network of a job; `projections` of the history has every run of PDCG.
+
+    Raises:
+        ValueError: If the job's preset does not train the paper's network.
+    """
+    task = load_task(job)
+    settings = settings_for(job, task)
+    return train_safe(
+        task, settings, targets_of(task, settings), settings.enforcement(), seed=seed_of(job), start=start
+    )
+
+
 def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
     """Return the paper's network, trained by Algorithm 2."""
     handed = _handed_on(job, settings, _safe_state)
     enforcement, clock = settings.enforcement(), _Clock()
-    targets = enforced_targets(task) if settings.enforced else task.y
+    targets = targets_of(task, settings)
     network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
     _remember(job, settings, _safe_state, _bounded(network))
     facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
@@ -338,11 +361,7 @@ def _plain_state(job: Job) -> State:
 
 
 def _safe_state(job: Job) -> State:
-    task = load_task(job)
-    settings = settings_for(job, task)
-    targets = enforced_targets(task) if settings.enforced else task.y
-    start = _handed_on(job, settings, _safe_state)
-    return _bounded(train_safe(task, settings, targets, settings.enforcement(), seed=seed_of(job), start=start)[0])
+    return _bounded(trained(job, start=_handed_on(job, settings_for(job, load_task(job)), _safe_state))[0])
 
 
 def _bounded(network: PaperNetwork) -> State:
@@ -358,28 +377,21 @@ def _remember(job: Job, settings: Settings, train: Callable[[Job], State], state
 
 
 def _timings(task: Task, timed: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:
-    """Time single test examples and the whole test set; methods take turns, so that they share disturbances."""
+    """Time single test examples, some in a row, and the whole test set; methods take turns."""
     rows = torch.tensor(task.X_test, dtype=torch.float32)
-    single: dict[str, list[float]] = {name: [] for name in timed}
-    batch: dict[str, list[float]] = {name: [] for name in timed}
+    examples = [rows[i % len(rows)].unsqueeze(0) for i in range(_BLOCK)]
+
+    def one_by_one(answer: Callable[[Tensor], Any]) -> None:
+        for x in examples:
+            answer(x)
+
     with torch.inference_mode():
-        for block in range(_CALLS // _BLOCK):
-            for name, answer in timed.items():
-                answer(rows[:1])  # what the method before left in the caches is not this method's business
-                for call in range(block * _BLOCK, (block + 1) * _BLOCK):
-                    x = rows[call % len(rows)].unsqueeze(0)
-                    started = time.perf_counter()
-                    answer(x)
-                    single[name].append(time.perf_counter() - started)
-        for _ in range(5):
-            for name, answer in timed.items():
-                started = time.perf_counter()
-                answer(rows)
-                batch[name].append(time.perf_counter() - started)
+        single = interleaved({name: partial(one_by_one, answer) for name, answer in timed.items()}, rounds=_BLOCKS)
+        batch = interleaved({name: partial(answer, rows) for name, answer in timed.items()}, rounds=5)
     return {
         name: {
-            "seconds_per_example": float(np.median(single[name])),
-            "seconds_per_row_batch": float(np.median(batch[name])) / len(rows),
+            "seconds_per_example": single[name].median / _BLOCK,
+            "seconds_per_row_batch": batch[name].median / len(rows),
         }
         for name in timed
     }

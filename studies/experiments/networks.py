@@ -15,8 +15,7 @@ from smle.networks.backbones import MLP
 from smle.training import Adversarial as Attacks
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
-from studies.experiments.choices import PaperChoices
-from studies.experiments.paper_network import Adversarial, AllPoints, PaperNetwork
+from studies.experiments.paper_network import Adversarial, AllPoints, PaperChoices, PaperNetwork
 from studies.experiments.tasks import Array, Task
 from tests.support.formulations import label_search, scaled_projection
 

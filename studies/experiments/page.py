@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from studies.experiments import figures, tables
-from studies.experiments.published import SCORES
 from studies.experiments.store import Outcome
 from studies.experiments.tables import (
     METHODS,
+    SCORES,
     Row,
     behind,
     groups_of,

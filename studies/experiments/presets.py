@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from smle.training.options import TrainingOptions
-from studies.experiments.choices import PaperChoices, choices_of
 from studies.experiments.networks import PaperLayers, Perceptron, Settings
+from studies.experiments.paper_network import PaperChoices
 
 BENCHMARKS = ("synthetic", "forecasting", "classification")
 PRESETS = ("paper", "published", "best")
@@ -47,6 +47,22 @@ def shortened(settings: Settings) -> Settings:
 
 
 # --- the paper's
+
+
+def choices_of(preset: str, benchmark: str) -> PaperChoices:
+    """Return the choices of `paper` (the text) or `published` (its code) for a benchmark.
+
+    Raises:
+        ValueError: If the preset is another one.
+    """
+    if preset == "paper":
+        return PaperChoices()
+    if preset != "published":
+        raise ValueError(f"Expected 'paper' or 'published'. Got {preset!r}.")
+    return PaperChoices(
+        gate=True, constant_bounds="fixed", first_phase="handed on" if benchmark == "synthetic" else "plain",
+        keep_memory=True, queue="all", pairs="sum", tolerance="threshold", r2="averaged", lstm_layers=2,
+    )  # fmt: skip
 
 
 def keras_adam(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:

@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies.bench.peer_env import within
+from studies.harness import within
 
 LIMIT = 20
 """Seconds of processor time after which an input counts as hanging; seeds take milliseconds."""

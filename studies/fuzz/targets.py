@@ -31,8 +31,8 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.attacks.files import columns_of
-from studies.attacks.rule_texts import RULES
+from studies.attacks.doors import columns_of
+from studies.attacks.subjects import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
 from tests.support.exported import feed, resealed, session
 from tests.support.sampling import Judge, hard_points
@@ -231,24 +231,6 @@ _SMALL = {
 }
 
 
-_COUPLED = """
-inputs: {a: [0, 1], b: [-1, 1]}
-outputs: [p, q]
-rules:
-  - {name: positive, then: p >= 0}
-  - {name: budget, when: a <= 0.5, then: p + q <= 1 + 0.3 * b}
-  - {name: gap, then: q <= 0.2 or q >= 0.7}
-"""
-_LIMITS = """
-inputs: {a: [0, 1], b: [-5, 5]}
-outputs: [y]
-rules:
-  - {name: moving, then: y <= 2 * a + b}
-  - {name: fixed, when: a >= 0.5, then: y <= 0.7}
-  - {name: oblique, when: a + b >= 3, then: y >= 0}
-"""
-
-
 @cache
 def _records() -> dict[str, ModelRecord]:
     """Return small certified models of all kinds, not trained."""
@@ -263,8 +245,8 @@ def _records() -> dict[str, ModelRecord]:
         files = {"rules": spec.to_yaml().encode(), "model": ModelRecord.description_bytes({})}
         certificate = certify(network, tensors=tensors_of(weights), files=files)
         made[name] = ModelRecord(weights, {}, spec.to_yaml(), certificate)
-    for name, text in (("limits", _LIMITS), ("coupled", _COUPLED)):
-        spec = Specification.from_yaml(text)
+    for name, text in (("limits", "moving"), ("coupled", "coupled")):
+        spec = Specification.from_yaml(RULES[text])
         record = ModelRecord({}, {}, spec.to_yaml(), None, _linear(len(spec.columns), len(spec.targets)))
         certificate = certify_rules(spec, files=record.bound_files())
         made[name] = replace(record, weights=arrays_of(certificate.tensors), certificate=certificate)

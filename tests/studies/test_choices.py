@@ -12,12 +12,11 @@ import torch
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from studies.bench import paper_choices
-from studies.bench.paper_steps import NEAR, points
+from studies.bench.guarantees import NEAR, points
 from studies.experiments import methods
-from studies.experiments.choices import OPTIONS, PaperChoices, choices_of
 from studies.experiments.networks import safe_network, train_safe
-from studies.experiments.paper_network import Adversarial
-from studies.experiments.presets import chosen, shortened, vary
+from studies.experiments.paper_network import OPTIONS, Adversarial, PaperChoices
+from studies.experiments.presets import choices_of, chosen, shortened, vary
 from tests.support.formulations import exclusion_sum_ascent, exclusion_sum_milp, label_search
 
 TEXT, CODE = choices_of("paper", "synthetic"), choices_of("published", "synthetic")

@@ -4,7 +4,7 @@ import pytest
 from studies.experiments import tables
 from studies.experiments.figures import draw_inference, draw_scores, draw_violations, picture
 from studies.experiments.page import checks
-from studies.experiments.published import GROUPS, SCORES, SLOWDOWN, VIOLATIONS
+from studies.experiments.tables import GROUPS, SCORES, SLOWDOWN, VIOLATIONS
 from support.fake_rows import fake_rows
 
 BENCHMARKS = tuple(GROUPS)

@@ -94,7 +94,7 @@ def test_a_result_is_written_as_tables_and_numbers(tmp_path: Path) -> None:
 
 def test_benches_are_found_by_their_files() -> None:
     assert "guarantees" in available()
-    assert not {"harness", "peer_env", "scale_million"} & available().keys()
+    assert not {"harness", "peer_env", "peer_methods"} & available().keys()
     with pytest.raises(ValueError, match="Expected a bench among"):
         run_bench("nothing")
 

@@ -14,9 +14,10 @@ from torch import nn
 from smle.rules import Literals, Specification
 from studies.bench import peer_env, peers, run_bench
 from studies.bench.peer_env import PEERS
-from studies.bench.peer_layers import Guarded, HardNet, NotStatableError, guarded
-from studies.bench.peer_measure import PeerJob, border_of, solve
-from studies.bench.peer_tasks import FloatGate, LinearCell, load_case
+from studies.bench.peer_layers import FloatGate, Guarded, HardNet, LinearCell, NotStatableError, guarded, load_case
+from studies.bench.peer_methods import PeerJob, border_of, solve
+from studies.harness import within
+from tests.support.environments import reason_of
 from tests.support.sampling import Judge
 
 SPEC = Specification.from_yaml(
@@ -163,14 +164,14 @@ def test_a_violation_of_ours_is_a_requirement_not_met() -> None:
 
 def test_reasons_name_the_cause_without_addresses() -> None:
     output = "Looking in https://host/simple\ncython/_cdd.c:12:1: fatal error: cddlib/setoper.h: No such file\nERROR: x"
-    assert peer_env.reason_of(output) == "_cdd.c:12:1: fatal error: setoper.h: No such file"
-    assert "host" not in peer_env.reason_of("ERROR: could not fetch https://host/a/b.whl")
+    assert reason_of(output) == "_cdd.c:12:1: fatal error: setoper.h: No such file"
+    assert "host" not in reason_of("ERROR: could not fetch https://host/a/b.whl")
 
 
 def test_what_takes_too_long_is_stopped() -> None:
-    with pytest.raises(TimeoutError, match=r"0\.05 s of processor time"), peer_env.within(0.05):
+    with pytest.raises(TimeoutError, match=r"0\.05 s of processor time"), within(0.05):
         sum(1 for _ in itertools.count())
-    with peer_env.within(0.05):
+    with within(0.05):
         pass
     sum(range(5_000_000))  # the timer is off again
 

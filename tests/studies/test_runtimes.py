@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from studies.attacks.files import HOSTILE, answer_of, exported, spoiled
+from studies.attacks.doors import HOSTILE, answer_of, exported, spoiled
 from studies.attacks.subjects import boxes
 from tests.support import environments, runtimes
 from tests.support.exported import accepted, resealed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smle.heads.box.network.assurance import verify
-from studies.bench.scale_subjects import AXES, Axis
+from studies.bench.scale import AXES, Axis
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)

@@ -12,10 +12,8 @@ from smle_check.floats import BINARY32, nearest
 from studies.attacks import soundness
 from studies.attacks.doors import DOORS, MODES
 from studies.attacks.points import POINTS, BoxAttacker, RulesAttacker
-from studies.attacks.rule_texts import RULES
-from studies.attacks.soundness import AttackJob, attack, jobs_of, page, solve
-from studies.attacks.subjects import boxes, drawn_grid, stated
-from studies.attacks.unsafe import UNSAFE
+from studies.attacks.soundness import UNSAFE, AttackJob, attack, jobs_of, page, solve
+from studies.attacks.subjects import RULES, boxes, drawn_grid, stated
 from studies.bench import run_bench
 from tests.support.runtimes import installed_runtime
 from tests.support.sampling import Judge

@@ -11,7 +11,7 @@ import smle
 from smle.advice.costs import lost_scores
 from smle.baselines import nearest_allowed
 from smle.estimators.class_tasks import task_of
-from studies.experiments import classification, data, forecasting, selection, synthetic
+from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.tasks import accuracy, r2
 
 needs_data = pytest.mark.skipif("SMLE_DATA" not in os.environ, reason="needs the data: set SMLE_DATA to their folder")
@@ -147,7 +147,7 @@ def test_scores_by_hand():
 
 
 def test_the_published_selection_gives_the_papers_properties_of_eight_inputs():
-    picked = selection.chosen(selection.graded(8, "hard", range(30), range(30)))
+    picked = synthetic.chosen(synthetic.graded(8, "hard", range(30), range(30)))
     assert [item.seeds for item in picked] == list(synthetic.SEEDS[8, "hard"])
     grades = [item.difficulty for item in picked]
     assert grades == sorted(grades)
@@ -155,7 +155,7 @@ def test_the_published_selection_gives_the_papers_properties_of_eight_inputs():
 
 
 def test_the_published_order_is_that_of_grades_over_three_sets():
-    orders = {key: selection.trained_order(*key) for key in synthetic.SEEDS}
+    orders = {key: synthetic.trained_order(*key) for key in synthetic.SEEDS}
     assert all(sorted(order) == [1, 2, 3, 4, 5, 6] for order in orders.values())
     assert {key for key, order in orders.items() if order == (1, 2, 3, 4, 5, 6)} == {
         (2, "hard"),
@@ -166,17 +166,9 @@ def test_the_published_order_is_that_of_grades_over_three_sets():
 
 
 def test_a_level_without_a_property_of_its_own_takes_places_at_even_distances():
-    pool = [selection.Candidate((0, number), grade, 1 - grade) for number, grade in enumerate((0.0, 0.01, 0.02, 0.5))]
-    assert [item.difficulty for item in selection.chosen(pool, count=4)] == [0.0, 0.01, 0.02, 0.5]
-    assert [item.difficulty for item in selection.chosen(pool, count=2)] == [0.0, 0.5]
-
-
-def test_a_series_is_judged_without_differencing():
-    task = forecasting.load("Standin-S1-0.80", data.standin_series(), differenced=False)
-    usual = forecasting.load("Standin-S1-0.80", data.standin_series())
-    assert np.abs(usual.X[:, -1]).max() == 0
-    np.testing.assert_array_equal(task.X - task.X[:, -1:], usual.X)
-    assert np.abs(task.X[:, -1]).max() > 0
+    pool = [synthetic.Candidate((0, number), grade, 1 - grade) for number, grade in enumerate((0.0, 0.01, 0.02, 0.5))]
+    assert [item.difficulty for item in synthetic.chosen(pool, count=4)] == [0.0, 0.01, 0.02, 0.5]
+    assert [item.difficulty for item in synthetic.chosen(pool, count=2)] == [0.0, 0.5]
 
 
 def test_constant_targets_score_alike_everywhere():

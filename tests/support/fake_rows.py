@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from studies.experiments.published import SCORES
+from studies.experiments.tables import SCORES
 
 TASKS = {"synthetic": 9, "forecasting": 25, "classification": 5}
 
