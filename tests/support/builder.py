@@ -46,7 +46,8 @@ class Package:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Package:
-        return Package(copy.deepcopy(self.document), dict(self.weights), self.block, dict(self.files))
+        weights = {name: array.copy() for name, array in self.weights.items()}
+        return Package(copy.deepcopy(self.document), weights, self.block, dict(self.files))
 
     @property
     def tensors(self) -> dict[str, smle_check.Tensor]:
