@@ -99,10 +99,15 @@ trap(
     "lambda for a literal that does not exist", "strict", "one lambda per literal", put(LAMBDA, lambda own: [*own, "1"])
 )
 trap("lambda on the wrong literal", "clauses", "not proved", put(LAMBDA, ["1", "0"]))
+trap("lambda on the other literal alone", "clauses", "not proved", put(LAMBDA, ["0", "1"]))
 trap("negative mu", "affine", "negative multiplier", put(f"{LEAF}/mu/0/1", "-1"))
 trap("mu for a row that does not bind here", "braking", "does not bind here|index below", put(f"{LEAF}/mu", [[4, "1"]]))
 trap("mu twice for the same row", "affine", "indices must increase", put(f"{LEAF}/mu", lambda own: own * 2))
 trap("mu too small", "affine", "not proved", put(f"{LEAF}/mu/0/1", "0"))
+trap("no mu", "affine", "not proved", *(put(f"{PROOFS}/{i}/cases/0/mu", []) for i in range(4)))
+trap(
+    "no mu for one head", "affine without gate", "not proved", *(put(f"{PROOFS}/{i}/cases/0/mu", []) for i in range(2))
+)
 trap("NaN as a number", "strict", "is not an exact number", put(LAMBDA, ["nan"]))
 trap("infinity as a number", "strict", "is not an exact number", put(LAMBDA, ["inf"]))
 trap("hexadecimal number beyond the range", "strict", "out of range|not an exact number", put(LAMBDA, ["0x1p+9999"]))
@@ -359,6 +364,13 @@ trap("a tensor is missing", "strict", "missing", tensor("bounds.upper", None))
 trap("a fallback that breaks a rule", "strict", "the fallback output breaks it", tensor(FALLBACK, np.negative))
 trap("a fallback that breaks an exclusion", "labels", "the fallback output breaks it", filled(FALLBACK, 0))
 trap("a fallback of NaN", "strict", "NaN or infinity", filled(FALLBACK, np.nan))
+trap(
+    "an offset instead of the pass-through",  # dose <= 0.5 weight fails at weight 40
+    "dose",
+    "not proved",
+    filled("heads.passthrough", 0),
+    tensor("heads.bias", lambda own: own + np.float32(24)),
+)
 trap("a clamp program without fallback", "strict", r"heads\.fallback", tensor(FALLBACK, None))
 trap("a stray fallback that a loader would use", "strict", STRAY, put("program/clip", "where"), filled(FALLBACK, 99))
 trap(
