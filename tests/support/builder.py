@@ -81,7 +81,7 @@ class Package:
             "block": hashlib.sha256(self.block).hexdigest() if self.block else None,
             **{role: digests.get(role) for role in ("model", "rules")},
         }
-        self.document = digested(self.document)
+        self.document["digest"] = digested(self.document)["digest"]
         return self
 
     @property

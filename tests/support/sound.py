@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 
 from smle.heads.grid.author import certify_grid
@@ -26,7 +27,7 @@ rules:
 """
 NETWORKS = {f"network {name}": make for name, make in MADE.items()}
 BOXES = [*CASES, *NETWORKS]
-MAKERS = {
+MAKERS: dict[str, Callable[[], Package]] = {
     **CASES,
     **NETWORKS,
     **{f"rules {name}": partial(rules_case, name) for name in RULES_CASES},
