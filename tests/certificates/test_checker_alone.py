@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import smle_check
-from support.builder import CASES, case
-from support.relaxation_cases import MADE
+from support.builder import case
+from support.sound import MAKERS, sound
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(smle_check.__file__).parent
@@ -22,9 +22,9 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
-@pytest.mark.parametrize("name", [*CASES, *MADE])
+@pytest.mark.parametrize("name", MAKERS)
 def test_runs_alone_on_a_folder(name, tmp_path):
-    package = case(name) if name in CASES else MADE[name]()
+    package = sound(name)
     done = run(str(FOLDER), str(package.write(tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from smle.rules import Specification
-from support.builder import CASES, Package, case, deployed_head
-from support.relaxation_cases import MADE
+from support.builder import Package, case, deployed_head
 from support.sampling import Judge, hard_points
+from support.sound import BOXES, sound
 
 
 def hostile_embeddings(package: Package, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -28,9 +28,9 @@ def broken(package: Package, kind: type, size: int) -> list:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("name", [*CASES, *MADE])
+@pytest.mark.parametrize("name", BOXES)
 def test_no_rule_is_broken(name, kind):
-    package = case(name) if name in CASES else MADE[name]()
+    package = sound(name)
     for size in (10_000, 33, 1):
         assert broken(package, kind, size) == []
 

@@ -25,17 +25,23 @@ def _nothing_known(monkeypatch):
     monkeypatch.setattr(issue, "_drafts", issue.OrderedDict())
 
 
+def counted(monkeypatch, home, name):
+    """Return a list that grows with the first argument of every call of a function."""
+    calls, own = [], getattr(home, name)
+    monkeypatch.setattr(home, name, lambda first, *others: calls.append(first) or own(first, *others))
+    return calls
+
+
 @pytest.fixture
 def found(monkeypatch):
-    """Return a list that grows with every proof that is found."""
-    calls, find = [], rules_author._draft
+    """Return the rules for which a proof was found."""
+    return counted(monkeypatch, rules_author, "_draft")
 
-    def counted(spec, *arguments):
-        calls.append(spec)
-        return find(spec, *arguments)
 
-    monkeypatch.setattr(rules_author, "_draft", counted)
-    return calls
+@pytest.fixture
+def checked(monkeypatch):
+    """Return the certificates that the checker was asked about."""
+    return counted(monkeypatch, smle_check, "check_certificate")
 
 
 def test_a_cross_validation_needs_one_proof(found):
@@ -63,19 +69,6 @@ def test_a_known_proof_gives_the_same_certificate_and_keeps_what_is_of_the_model
     assert first.document["proof"] == second.document["proof"]
     assert first.document["binds"] != second.document["binds"]
     assert len(second.check()) == len(first.check()) > 0
-
-
-@pytest.fixture
-def checked(monkeypatch):
-    """Return a list that grows with every certificate that the checker is asked about."""
-    calls, check = [], smle_check.check_certificate
-
-    def counted(text, *arguments):
-        calls.append(text)
-        return check(text, *arguments)
-
-    monkeypatch.setattr(smle_check, "check_certificate", counted)
-    return calls
 
 
 def test_a_search_checks_each_certificate_once(checked):

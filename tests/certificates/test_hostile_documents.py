@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import smle_check
-from support.builder import Package, case
+from support.builder import Package
+from support.sound import sound
 
 Change = Callable[[Package], None]
 TRAPS: list = []
@@ -17,6 +18,7 @@ SPEC, PROOFS, COVERAGE = "specification", "proof/obligations", "proof/coverage"
 RULE, PROOF, IMPLICATION = f"{SPEC}/rules/0", f"{PROOFS}/0", f"{COVERAGE}/implications/0"
 LEAF = f"{PROOF}/cases/0"
 LAMBDA, LITERAL, EXCLUSIONS = f"{LEAF}/lambda", f"{RULE}/clauses/0/0", f"{RULE}/exclusions"
+EXCLUDED, SIDES = f"{PROOF}/exclusions", ("lower", "upper")
 
 
 def trap(name: str, base: str, reason: str, *changes: Change) -> None:
@@ -40,7 +42,13 @@ def put(place: str, value: Any) -> Change:
 def gone(place: str) -> Change:
     """Delete what is at a place of the document."""
     outer, _, last = place.rpartition("/")
-    return put(outer, lambda holder: {key: value for key, value in holder.items() if key != last})
+
+    def without(holder: Any) -> Any:
+        if isinstance(holder, list):
+            return [*holder[: int(last)], *holder[int(last) + 1 :]]
+        return {key: value for key, value in holder.items() if key != last}
+
+    return put(outer, without)
 
 
 def tensor(name: str, value: Any) -> Change:
@@ -56,6 +64,11 @@ def tensor(name: str, value: Any) -> Change:
 
 def filled(name: str, value: float) -> Change:
     return tensor(name, lambda array: np.full_like(array, value))
+
+
+def entry(name: str, place: int, value: float) -> Change:
+    """Set one number of a tensor."""
+    return tensor(name, lambda array: np.where(np.arange(array.size).reshape(array.shape) == place, value, array))
 
 
 def block(change: Callable[[bytes], bytes]) -> Change:
@@ -86,10 +99,15 @@ trap(
     "lambda for a literal that does not exist", "strict", "one lambda per literal", put(LAMBDA, lambda own: [*own, "1"])
 )
 trap("lambda on the wrong literal", "clauses", "not proved", put(LAMBDA, ["1", "0"]))
+trap("lambda on the other literal alone", "clauses", "not proved", put(LAMBDA, ["0", "1"]))
 trap("negative mu", "affine", "negative multiplier", put(f"{LEAF}/mu/0/1", "-1"))
 trap("mu for a row that does not bind here", "braking", "does not bind here|index below", put(f"{LEAF}/mu", [[4, "1"]]))
 trap("mu twice for the same row", "affine", "indices must increase", put(f"{LEAF}/mu", lambda own: own * 2))
 trap("mu too small", "affine", "not proved", put(f"{LEAF}/mu/0/1", "0"))
+trap("no mu", "affine", "not proved", *(put(f"{PROOFS}/{i}/cases/0/mu", []) for i in range(4)))
+trap(
+    "no mu for one head", "affine without gate", "not proved", *(put(f"{PROOFS}/{i}/cases/0/mu", []) for i in range(2))
+)
 trap("NaN as a number", "strict", "is not an exact number", put(LAMBDA, ["nan"]))
 trap("infinity as a number", "strict", "is not an exact number", put(LAMBDA, ["inf"]))
 trap("hexadecimal number beyond the range", "strict", "out of range|not an exact number", put(LAMBDA, ["0x1p+9999"]))
@@ -346,6 +364,13 @@ trap("a tensor is missing", "strict", "missing", tensor("bounds.upper", None))
 trap("a fallback that breaks a rule", "strict", "the fallback output breaks it", tensor(FALLBACK, np.negative))
 trap("a fallback that breaks an exclusion", "labels", "the fallback output breaks it", filled(FALLBACK, 0))
 trap("a fallback of NaN", "strict", "NaN or infinity", filled(FALLBACK, np.nan))
+trap(
+    "an offset instead of the pass-through",  # dose <= 0.5 weight fails at weight 40
+    "dose",
+    "not proved",
+    filled("heads.passthrough", 0),
+    tensor("heads.bias", lambda own: own + np.float32(24)),
+)
 trap("a clamp program without fallback", "strict", r"heads\.fallback", tensor(FALLBACK, None))
 trap("a stray fallback that a loader would use", "strict", STRAY, put("program/clip", "where"), filled(FALLBACK, 99))
 trap(
@@ -359,10 +384,171 @@ trap("affine bounds clipped by a clamp that lets NaN through", "affine", "unknow
 trap("a pass-through behind a clamp", "strict", "passthrough", tensor("heads.passthrough", np.zeros((2, 1, 1), "f4")))
 
 
+# --- Boxes whose bounds cross: cases, cuts and gaps -----------------------------------------------------------------
+
+GAPS, CUTS, PAIRS = f"{PROOFS}/0/gaps", f"{PROOFS}/1/cases", f"{PROOFS}/1/exclusions"
+NODES = "without a proof|belong to no cut|not proved|does not bind here|index below|same unit"
+for at in range(7):
+    trap(f"case {at} is missing", "crossing", NODES, gone(f"{CUTS}/{at}"))
+trap("a case too many", "crossing", "belong to no cut", put(CUTS, lambda own: [*own, own[-1]]))
+trap("cases in another order", "crossing", NODES, put(CUTS, lambda own: own[::-1]))
+trap("the line above max(l, u) alone", "crossing", "not proved", put(CUTS, lambda own: [{**own[2], "mu": []}]))
+for unit in (3, -1, "0", None, True):
+    trap(f"a cut of the unit {unit!r}", "crossing", "index", put(f"{CUTS}/0/unit", unit))
+trap("a unit is cut twice", "crossing", "the same unit twice", put(f"{CUTS}/1/unit", 1))
+trap("a cut with another field", "crossing", "unknown field", put(f"{CUTS}/0/crossed", True))
+trap("the row of a cut elsewhere", "crossing", "does not bind here|index below", put(f"{CUTS}/2/mu", [[3, "1"]]))
+trap("the row of no cut", "affine", "does not bind here|index below", put(f"{LEAF}/mu", [[2, "1"]]))
+trap("a case that is said to be empty", "crossing", "not proved empty", put(f"{CUTS}/2", {"empty": []}))
+trap("without gaps less is proved", "crossing", "not proved", gone(f"{PROOFS}/0"))
+trap(
+    "gaps without multipliers prove less",
+    "crossing",
+    "not proved",
+    put(GAPS, lambda own: [[i, "1", [], []] for i in range(3)]),
+)
+for what, change, reason in (
+    ("slope above 1", lambda gap: [gap[0], "2", *gap[2:]], "slope in 0 .. 1"),
+    ("slope below 0", lambda gap: [gap[0], "-1/2", *gap[2:]], "slope in 0 .. 1"),
+    ("slope that is no float32", lambda gap: [gap[0], "1/3", *gap[2:]], "slope in 0 .. 1"),
+    ("another unit", lambda gap: [gap[0] + 1, *gap[1:]], "the same unit twice"),
+    ("no such unit", lambda gap: [3, *gap[1:]], "index below 3"),
+    ("a part missing", lambda gap: gap[:3], r"expected \[unit"),
+    ("a negative multiplier", lambda gap: [*gap[:3], [[0, "-1"]]], "negative multiplier"),
+    ("a row that does not bind", lambda gap: [*gap[:3], [[1, "1"]]], "does not bind here|index below"),
+    ("a cut as a row", lambda gap: [*gap[:3], [[2, "1"]]], "does not bind here|index below"),
+):
+    trap(f"a gap: {what}", "crossing", reason, put(f"{GAPS}/0", change))
+NO_GAPS = {"region": None, "gaps": []}
+trap("gaps of a free head", "crossing", "is for no obligation", put(PROOFS, lambda own: [*own, {"head": 1, **NO_GAPS}]))
+trap("gaps given twice", "crossing", "given twice", put(PROOFS, lambda own: [*own, own[0]]))
+trap(
+    "gaps of constant bounds", "braking", "only affine bounds", put(PROOFS, lambda own: [*own, {"head": 0, **NO_GAPS}])
+)
+trap("pairs without cases", "crossing labels", "not proved|outside of certificate.bin", put(f"{PAIRS}/cases", []))
+trap("pairs without weights", "crossing labels", "one proof per pair", put(f"{PAIRS}/weights", None))
+trap("a pair given twice", "crossing labels", "a pair given twice", put(f"{PAIRS}/cases", lambda own: own * 2))
+trap("cases of no pair", "crossing labels", "index below 3", put(f"{PAIRS}/cases/0/0", 3))
+trap("a pair without cases", "crossing labels", "expected .pair, cases", put(f"{PAIRS}/cases/0", [1]))
+
+# --- Bounds by networks: boxes, cuts and slopes ---------------------------------------------------------------------
+
+BOXES, SLOPES = f"{PROOF}/cases", "slopes: expected numbers in 0 .. 1"
+for name in ("upper_slope", "upper", "hidden.0.weight", "hidden.0.bias"):
+    change = tensor(f"bounds.{name}", lambda own: own + np.float32(0.25))
+    trap(f"a larger bounds.{name}", "network everywhere", "not proved|proof", change)
+trap(
+    "slopes that change sides and signs",
+    "network everywhere",
+    "not proved",
+    lambda p: p.weights.update({f"bounds.{a}_slope": -p.weights[f"bounds.{b}_slope"] for a, b in (SIDES, SIDES[::-1])}),
+)
+for value in (1.5, -0.25, np.nan, np.inf):
+    trap(
+        f"a first slope of {value}",
+        "network everywhere",
+        SLOPES,
+        block(lambda d, v=value: struct.pack("<f", v) + d[4:]),
+    )
+    trap(
+        f"another slope of {value}",
+        "network everywhere",
+        SLOPES,
+        block(lambda d, v=value: d[:4] + struct.pack("<f", v) + d[8:]),
+    )
+trap(
+    "worse slopes prove less", "network everywhere", "not proved", block(lambda d: struct.pack("<f", 1) * (len(d) // 4))
+)
+for at in range(11):
+    trap(f"box {at} is missing", "network everywhere", f"{NODES}|cut outside", gone(f"{BOXES}/{at}"))
+trap("a box too many", "network everywhere", "belong to no cut", put(BOXES, lambda own: [*own, own[-1]]))
+trap("no box", "network everywhere", "without a proof", put(BOXES, []))
+for at in ("1", "-1", "2", "1/3", "0x1.0000000000001p-1"):
+    trap(f"a cut at {at}", "network everywhere", "cut outside of its box", put(f"{BOXES}/0/at", at))
+trap("a box that is said to be empty", "network everywhere", "not proved empty", put(f"{BOXES}/2", {"empty": []}))
+trap(
+    "empty boxes without multipliers",
+    "network wedge",
+    "not proved empty",
+    *(put(f"{BOXES}/{at}/empty/0/1", "0") for at in (6, 7)),
+)
+trap(
+    "network bounds as affine ones",
+    "network everywhere",
+    f"expected F32 of shape|{STRAY}",
+    put("program/bounds", "affine"),
+)
+for name in ("bounds.hidden.0.bias", "bounds.hidden.1.bias", "bounds.hidden.0.weight"):
+    trap(f"{name} is missing", "network tent", "missing", tensor(name, None))
+trap("a layer more", "network tent", "missing", tensor("bounds.hidden.2.bias", np.zeros(1, "f4")))
+trap(
+    "a layer transposed",
+    "network tent",
+    "expected F32 of shape",
+    tensor("bounds.hidden.1.weight", lambda own: own.T.copy()),
+)
+trap("a box without slopes", "network everywhere", "missing field", gone(f"{BOXES}/2/slopes"))
+trap("slopes of affine bounds", "affine", "unknown field", put(f"{LEAF}/slopes", 0))
+trap("network bounds behind a clamp", "network everywhere", "unknown kind", put("program/clip", "clamp"))
+trap("a pair without a proof", "network labels", "one proof per pair", gone(f"{EXCLUDED}/cases/2"))
+trap("a pair without boxes", "network labels", "without a proof", put(f"{EXCLUDED}/cases/1", [1, []]))
+trap("logits that are higher", "network labels", "not proved", tensor("heads.bias", lambda own: own + np.float32(0.75)))
+
+# --- Heads of steps -------------------------------------------------------------------------------------------------
+
+TREE = "program/tree"
+trap("a softer claim", "steps", "statement", put("statement", smle_check.STATEMENT))
+trap("a box's program", "steps", "statement|steps|unknown", put("program/head", "rules"))
+trap("no steps of inputs", "steps", "step", gone(f"{SPEC}/inputs/0/step"))
+trap("no step of an output", "steps", "field", gone(f"{SPEC}/outputs/0/step"))
+trap("a step of null", "steps", "number", put(f"{SPEC}/outputs/0/step", None))
+trap("a step of 0", "steps", "step", put(f"{SPEC}/outputs/0/step", "0"))
+trap("a negative step", "steps", "step|range", put(f"{SPEC}/outputs/0/step", "-1"))
+trap("an input's step of 0", "steps", "range|step", put(f"{SPEC}/inputs/0/step", "0"))
+trap("a finer step", "steps", "prescribe", put(f"{SPEC}/outputs/2/step", "1/1000"))
+trap("a step that float32 cannot tell apart", "steps", "apart|digits", put(f"{SPEC}/outputs/2/step", "1/100000000"))
+trap("a step of many digits", "steps", "digits", put(f"{SPEC}/outputs/2/step", "1000001/100000003"))
+trap("a wider range", "steps", "prescribe", put(f"{SPEC}/outputs/2/upper", "90"))
+trap("an empty range", "steps", "no multiple", put(f"{SPEC}/outputs/2/upper", "-1"))
+trap("a range beyond float32", "steps", "apart", put(f"{SPEC}/outputs/2/upper", "1000000"))
+trap("a range beyond everything", "steps", "range", put(f"{SPEC}/outputs/2/upper", "1" + "0" * 500))
+trap("a real input made whole", "steps", "prescribe|no multiple", put(f"{SPEC}/inputs/2/step", "1"))
+trap("a whole input made real", "steps", "prescribe|slope|one_hot", put(f"{SPEC}/inputs/0/step", None))
+trap("an end next to 0", "steps", "close to 0|prescribe", put(f"{SPEC}/inputs/2/upper", "1/" + str(2**110)))
+trap("another rule", "steps", "prescribe", put(f"{SPEC}/rules/1/clauses/0/0/bound", "1"))
+trap("a stricter rule", "steps", "prescribe", put(f"{SPEC}/rules/4/clauses/0/0/strict", True))
+trap("another tree", "steps", "tensor|tree|range", put(TREE, [0, None, None]))
+trap("a tree of an unknown region", "steps", "region", put(TREE, [99, None, None]))
+trap("a cut of no input", "steps", "index", put(TREE, [{"input": 9, "at": "1"}, None, None]))
+trap("a cut between steps", "steps", "whole number", put(TREE, [{"input": 0, "at": "1/2"}, None, None]))
+trap("a cut between floats", "steps", "float32", put(TREE, [{"input": 2, "at": "1/10"}, None, None]))
+trap("a cut beyond floats", "steps", "float32", put(TREE, [{"input": 2, "at": "1" + "0" * 60}, None, None]))
+trap("a cut with more to say", "steps", "unknown field", put(TREE, [{"input": 2, "at": "0", "x": 1}, None, None]))
+trap("a cut that is no number", "steps", "number", put(TREE, [{"input": 2, "at": 1}, None, None]))
+trap("a tree that is a text", "steps", "tree", put(TREE, "null"))
+trap("a field more", "steps", "unknown field", put("program/precision", "float32"))
+NOTHING_OF = {"leaf": 7, "rule": 0, "region": 0, "clause": 0, "literal": 0, "mu": []}
+trap("a proof for nothing", "steps", "no obligation", put("proof/safe", [NOTHING_OF]))
+trap("a proof of another kind", "steps", "unknown field", put("proof", {"safe": [], "pairs": []}))
+trap("another gate", "steps", "gate", put("gate/regions", [0]))
+for name, place, value, reason in (
+    ("safe.offset", 0, 0.5, "whole"),
+    ("safe.offset", 0, 13.0, "range|not proved"),
+    ("safe.offset", 0, float(2**53), "2\\^53|beyond"),
+    ("safe.slope", 2, 1.0, "without a step"),
+    ("safe.slope", 0, 2.0**50, "2\\^53"),
+    ("safe.offset", 0, np.nan, "NaN"),
+):
+    trap(f"{name} of {value}", "steps", reason, entry(name, place, value))
+for unit in (0.0, -1.0, 1e-300, 1e300):
+    trap(f"distances in the unit {unit}", "steps", r"check\.scale", entry("check.scale", 0, unit))
+trap("a default that no program has", "steps", "not part of", tensor("clips.default", np.zeros(3)))
+trap("steps in another head", "rules limits", "only a grid head", put(f"{SPEC}/inputs/0/step", None))
+
+
 @pytest.mark.parametrize(("base", "changes", "reason"), TRAPS)
 def test_trap(base, changes, reason):
-    package = case(base)
-    assert package.check(), "the base of the trap is sound"
+    package = sound(base)
     for change in changes:
         change(package)
     start = time.process_time()

@@ -16,9 +16,10 @@ from smle.rules import Specification
 from support.builder import CASES, Package, accepted, case
 from support.exact_judge import Judge, doubts, solve_with_qsopt
 from support.mutations import attacked, changed_bytes, check_files, files_of, flip_bit
-from support.rules_cases import RULES_CASES, rules_case
+from support.rules_cases import rules_case
 from support.sampling import Judge as PointJudge
 from support.sampling import hard_points
+from support.sound import MAKERS, sound
 from support.written_again import RulesAgain
 
 NAMES = list(CASES)
@@ -31,12 +32,8 @@ def test_judge_confirms_what_is_issued(name):
     assert doubts(package.document, package.weights, package.block) is None
 
 
-def any_case(name: str) -> Package:
-    return rules_case(name) if name in RULES_CASES else case(name)
-
-
 def run_plain(name: str, count: int, seed: int) -> Counter:
-    rng, files = random.Random(seed), files_of(any_case(name))
+    rng, files = random.Random(seed), files_of(sound(name))
     tensors = smle_check.read_weights(files["model.safetensors"])
     tally: Counter = Counter()
     for _ in range(count):
@@ -73,7 +70,7 @@ def run_attacks(name: str, count: int, seed: int) -> Counter:
     return tally
 
 
-@pytest.mark.parametrize("name", [*NAMES, *RULES_CASES])
+@pytest.mark.parametrize("name", MAKERS)
 def test_changed_bytes_are_refused(name):
     tally = run_plain(name, 100, seed=1)
     assert tally["rejected"] > 80

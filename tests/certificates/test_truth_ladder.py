@@ -4,7 +4,9 @@ A violation is never accepted, and the torch program shows that it is real. A ma
 always accepted. Below it "not proved" is the right answer.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,130 +46,107 @@ def output(package: Package, x: float, z: float) -> list[Fraction]:
     return [Fraction(float(v)) for v in y[0]]
 
 
-@pytest.mark.parametrize("n", [1, 8, 64])
-@pytest.mark.parametrize("operator", ["<=", "<"])
-def test_single_literal(n, operator):
+AT_MOST = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
+# A package, an input and an answer of the backbone that reach its worst corner, the outputs there, and whether it must
+# be accepted; None: either will do.
+Rung = tuple[Package, tuple[float, float], list[Fraction], bool | None]
+
+
+def single(n: int, operator: str, excess: Fraction) -> Rung:
     """y = sum z_i / (2 n) + 1/2 + excess over [0, 1]^n reaches exactly 1 + excess."""
-    yaml = f"inputs: {{x: [0, 1]}}\noutputs: [y]\nrules: [{{name: r, then: y {operator} 1}}]\n"
-    verdicts = []
+    W, b = np.full((1, n), 0.5 / n, "f4"), np.float32([0.5 + float(excess)])
+    head = Head(W, b, fallback=np.float32([0.5]))
+    package = package_of(AT_MOST.replace("<=", operator), head, [clause_proof([1], region=0)], zero_one(n))
+    tiny = TINY * sum(Fraction(float(v)) for v in W[0])  # zero is an end of the box: flush-to-zero
+    bound = rounding_bound(W[0], 1 + np.zeros(n) + 2 * float(TINY), b[0])
+    near = abs(-excess - bound) <= Fraction(1, 2**60) + tiny
+    return package, (0.5, 100.0), [1 + excess], None if near else -excess > bound
+
+
+def exclusions(excess: Fraction) -> Rung:
+    """Both logits reach `excess` at the same corner: together they are a violation unless excess < 0."""
+    W, b = np.full((2, 2), 0.25, "f4"), np.full(2, -0.5 + float(excess), "f4")
+    head = Head(W, b, fallback=np.float32([-1, -1]))
+    package = package_of(
+        "inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: r, then: 'at_most_one(a, b)'}]\n", head, [], zero_one(2)
+    )
+    weights = {"offset": len(package.block)}
+    package.block += np.float32([0.5, 0.5]).tobytes()
+    package.document["proof"]["obligations"] = [
+        {"head": 0, "rule": 0, "region": 0, "exclusions": {"weights": weights, "cases": []}}
+    ]
+    return package.seal(), (0.5, 100.0), [excess] * 2, -excess > rounding_bound(W[0], np.ones(2), b[0])
+
+
+def mixture(excess: Fraction) -> Rung:
+    """p + q is constant: p > 1 and q > 1 - excess cannot be told apart by one literal alone."""
+    W, b = np.float32([[0.5], [-0.5]]), np.float32([0.75, 1.25]) + np.float32(excess)
+    head = Head(W, b, fallback=np.float32([0, 0]))
+    yaml = "inputs: {x: [0, 1]}\noutputs: [p, q]\nrules: [{name: r, then: p <= 1 or q <= 1}]\n"
+    package = package_of(yaml, head, [clause_proof([1, 1], region=0)], zero_one(1))
+    bound = sum(rounding_bound(row, np.ones(1), offset) for row, offset in zip(W, b, strict=True)) / 2
+    return package, (0.5, 0.5), [1 + excess] * 2, -excess > bound
+
+
+def affine(excess: Fraction) -> Rung:
+    """z is held at x, and the rule speaks of x <= 3/4 alone: the worst corner is at x = 3/4.
+
+    The computed bounds cost gamma_2 |x|, the head gamma_2 (|z| + |b|): about 2^-22 altogether.
+    """
+    one, head = np.ones((1, 1), "f4"), Head(np.float32([[1.0]]), np.float32([0.25 + float(excess)]))
+    bounds, proof = Bounds(np.float32([0.0]), np.float32([0.0]), one, one), clause_proof([1], [[0, 1]], region=0)
+    package = package_of(AT_MOST.replace("then", "when: x <= 0.75, then"), head, [proof], bounds)
+    wanted = True if -excess >= Fraction(1, 2**21) else False if -excess < Fraction(1, 2**23) else None
+    return package, (0.75, -100.0), [1 + excess], wanted
+
+
+def pass_through(excess: Fraction) -> Rung:
+    """y = (1/2 + excess) x against y <= x / 2: violated most at x = 1, the margin is least at x = 1/2."""
+    yaml = "inputs: {x: [0.5, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 0.5 * x}]\n"
+    head = Head(np.zeros((1, 1), "f4"), np.float32([0.0]), V=np.float32([[0.5 + float(excess)]]))
+    package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
+    return package, (1.0, 0.0), [Fraction(1, 2) + excess], True if -excess >= Fraction(1, 2**20) else None
+
+
+def fallback(excess: Fraction) -> Rung:
+    """NaN takes the fallback: an output like any other, and exact."""
+    head = Head(np.float32([[0.25]]), np.float32([0.25]), fallback=np.float32([1 + float(excess)]))
+    package = package_of(AT_MOST, head, [clause_proof([1], region=0)], zero_one(1))
+    return package, (0.5, float("nan")), [1 + excess], excess <= 0
+
+
+LADDERS: dict[str, Callable[[Fraction], Rung]] = {
+    **{f"y {op} 1, {n} units": partial(single, n, op) for n in (1, 8, 64) for op in ("<=", "<")},
+    **{made.__name__: made for made in (exclusions, mixture, affine, pass_through, fallback)},
+}
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_a_violation_is_never_accepted_and_room_above_rounding_always(name):
+    verdicts = set()
     for excess in RUNGS:
-        W, b = np.full((1, n), 0.5 / n, "f4"), np.float32([0.5 + float(excess)])
-        head = Head(W, b, fallback=np.float32([0.5]))
-        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(n))
-        (y,) = output(package, 0.5, 100.0)
-        assert y == 1 + excess, "the corner is reached, and nothing is rounded there"
-        violated = y > 1 if operator == "<=" else y >= 1
-        verdict = accepted(package)
-        assert not (violated and verdict), f"a violation by {excess} was accepted"
-        tiny = Fraction(0) + TINY * sum(Fraction(float(v)) for v in W[0])  # zero is an end of the box: flush-to-zero
-        bound = rounding_bound(W[0], 1 + np.zeros(n) + 2 * float(TINY), b[0])
-        if abs(-excess - bound) > Fraction(1, 2**60) + tiny:
-            assert verdict is (-excess > bound)
-        verdicts.append(verdict)
-    assert any(verdicts)
-    assert not all(verdicts)
+        package, (x, z), reached, wanted = LADDERS[name](excess)
+        assert output(package, x, z) == reached, "the corner is reached, and nothing is rounded there"
+        verdict, spec = accepted(package), Specification.from_yaml(package.files["rules"].decode())
+        assert not (verdict and spec.violated([Fraction(x)], reached)), f"a violation by {excess} was accepted"
+        assert wanted is None or verdict is wanted, excess
+        verdicts.add(verdict)
+    assert verdicts == {True, False}
 
 
 @pytest.mark.parametrize("n", [1, 4, 16])
 def test_steps_of_an_ulp_around_the_rounding_bound(n):
     """Every step of 2^-25: accepted exactly where the margin exceeds the bound."""
-    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
     seen = set()
     for step in range(4 * (n + 3)):
         b = np.float32([0.5 - step * 2.0**-25])
         W = np.full((1, n), 0.5 / n, "f4")
-        package = package_of(yaml, Head(W, b, fallback=b), [clause_proof([1], region=0)], zero_one(n))
+        package = package_of(AT_MOST, Head(W, b, fallback=b), [clause_proof([1], region=0)], zero_one(n))
         bound = rounding_bound(W[0], np.ones(n), b[0])
         expected = Fraction(step, 2**25) > bound
         assert accepted(package) is expected
         seen.add(expected)
     assert seen == {True, False}
-
-
-def test_exclusions():
-    """Both logits reach `excess` at the same corner: together they are a violation unless excess < 0."""
-    yaml = "inputs: {x: [0, 1]}\nlabels: [a, b]\nrules: [{name: r, then: 'at_most_one(a, b)'}]\n"
-    for excess in RUNGS:
-        W = np.float32([[0.25, 0.25], [0.25, 0.25]])
-        b = np.full(2, -0.5 + float(excess), "f4")
-        head = Head(W, b, fallback=np.float32([-1, -1]))
-        spec = Specification.from_yaml(yaml)
-        over = FrozenHeads(zero_one(2), (head,))
-        package = written(spec, without_gate(regions_of(spec)), over, [])
-        offset = len(package.block)
-        package.block += np.float32([0.5, 0.5]).tobytes()
-        package.document["proof"]["obligations"] = [
-            {"head": 0, "rule": 0, "region": 0, "exclusions": {"weights": {"offset": offset}, "cases": []}}
-        ]
-        y = output(package, 0.5, 100.0)
-        assert y == [excess, excess]
-        verdict = accepted(package.seal())
-        assert not (verdict and excess >= 0), f"both labels on, by {excess}, was accepted"
-        assert verdict is (-excess > rounding_bound(W[0], np.ones(2), b[0]))
-
-
-def test_mixture_of_literals():
-    """p + q is constant: p > 1 and q > 1 - excess cannot be told apart by one literal alone."""
-    yaml = "inputs: {x: [0, 1]}\noutputs: [p, q]\nrules: [{name: r, then: p <= 1 or q <= 1}]\n"
-    for excess in RUNGS:
-        W = np.float32([[0.5], [-0.5]])
-        b = np.float32([0.75, 1.25]) + np.float32(excess)
-        head = Head(W, b, fallback=np.float32([0, 0]))
-        package = package_of(yaml, head, [clause_proof([1, 1], region=0)], zero_one(1))
-        y = output(package, 0.5, 0.5)
-        assert y == [1 + excess, 1 + excess]
-        verdict = accepted(package)
-        assert not (verdict and excess > 0)
-        bound = rounding_bound(W[0], np.ones(1), b[0]) / 2 + rounding_bound(W[1], np.ones(1), b[1]) / 2
-        assert verdict is (-excess > bound)
-
-
-def test_affine_bounds_and_region():
-    """z is held at x, and the rule speaks of x <= 3/4 alone: the worst corner is at x = 3/4."""
-    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: x <= 0.75, then: y <= 1}]\n"
-    one = np.ones((1, 1), "f4")
-    bounds = Bounds(np.float32([0.0]), np.float32([0.0]), one, one)
-    verdicts = []
-    for excess in RUNGS:
-        head = Head(np.float32([[1.0]]), np.float32([0.25 + float(excess)]))
-        package = package_of(yaml, head, [clause_proof([1], [[0, 1]], region=0)], bounds)
-        (y,) = output(package, 0.75, -100.0)
-        assert y == 1 + excess
-        verdict = accepted(package)
-        assert not (verdict and excess > 0)
-        # The computed bounds cost gamma_2 |x|, the head gamma_2 (|z| + |b|): about 2^-22 altogether.
-        assert verdict or -excess < Fraction(1, 2**21)
-        assert not (verdict and -excess < Fraction(1, 2**23))
-        verdicts.append(verdict)
-    assert any(verdicts)
-
-
-def test_pass_through_against_an_input():
-    """y = (1/2 + excess) x against y <= x / 2: violated most at x = 1, the margin is least at x = 1/2."""
-    yaml = "inputs: {x: [0.5, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 0.5 * x}]\n"
-    verdicts = []
-    for excess in RUNGS:
-        V = np.float32([[0.5 + float(excess)]])
-        head = Head(np.zeros((1, 1), "f4"), np.float32([0.0]), V=V)
-        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
-        (y,) = output(package, 1.0, 0.0)
-        assert y == Fraction(1, 2) + excess
-        verdict = accepted(package)
-        assert not (verdict and excess > 0)
-        assert verdict or -excess < Fraction(1, 2**20)
-        verdicts.append(verdict)
-    assert any(verdicts)
-
-
-def test_nan_takes_the_fallback():
-    """The rung of the fallback: it is an output like any other, and exact."""
-    yaml = "inputs: {x: [0, 1]}\noutputs: [y]\nrules: [{name: r, then: y <= 1}]\n"
-    for excess in RUNGS:
-        head = Head(np.float32([[0.25]]), np.float32([0.25]), fallback=np.float32([1 + float(excess)]))
-        package = package_of(yaml, head, [clause_proof([1], region=0)], zero_one(1))
-        (y,) = output(package, 0.5, float("nan"))
-        assert y == 1 + excess
-        assert accepted(package) is (excess <= 0)
 
 
 def test_nan_and_infinities_in_the_embedding_stay_inside():

@@ -99,6 +99,7 @@ def test_keep_all_and_what_cannot_be_kept(braking_folder, numbered, braking_tabl
     assert header == ",".join([*numbered.columns, "brake"])
     kept = [line.rsplit(",", 1)[0] for line in result.stdout.splitlines()]
     assert kept == place.read_text().splitlines()
+    assert "--json needs --output" in run("predict", braking_folder, place, "--json").output
     unknown = refused("predict", braking_folder, place, "--keep", "idd", "-o", tmp_path / "p.csv")
     assert "there is no column 'idd' (did you mean 'id'?)" in unknown
     braking_table.head(1).assign(in_domain=1).to_csv(tmp_path / "one.csv", index=False)
@@ -109,7 +110,8 @@ def test_keep_all_and_what_cannot_be_kept(braking_folder, numbered, braking_tabl
     assert "(1 row)" in run(*one, "--keep", "in_domain").output
 
 
-MISPLACED = {
+ASIDE = ("--bad-rows", "set-aside")
+WRONG = {
     "swapped": (["predict", "{t}", "{m}"], "were they swapped? Try: smle predict {m} {t}"),
     "swapped in a report": (["report", "{t}", "--data", "{m}"], "Try: smle report {m} --data {t}"),
     "swapped when monitored": (["monitor", "{t}", "{m}"], "Try: smle monitor {m} {t}"),
@@ -123,17 +125,33 @@ MISPLACED = {
     "no table": (["predict", "{m}", "{d}/absent.csv"], "Cannot read '{d}/absent.csv': no such file."),
     "no table to report": (["report", "{m}", "--data", "{d}/absent.csv"], "Cannot read '{d}/absent.csv': no such"),
     "a folder": (["predict", "{m}", "{d}"], "Cannot read '{d}': it is a folder."),
+    "a file of the model": (["predict", "{m}", "{t}", "-o", "{m}/model.json"], "is a file of the model"),
+    "another format": (["predict", "{m}", "{t}", "-o", "{d}/p.xlsx"], "CSV or Parquet"),
+    "the table itself": (["predict", "{m}", "{t}", "-o", "{t}"], "is the table itself"),
+    "a folder to write": (["predict", "{m}", "{t}", "-o", "{d}"], "is a folder"),
+    "below a file": (["predict", "{m}", "{t}", "-o", "{t}/p.csv"], "a part of the path is a file"),
+    "an unknown policy": (["predict", "{m}", "{t}", "--out-of-domain", "hope"], "Got 'hope'"),
+    "bad rows and no file": (["predict", "{m}", "{t}", *ASIDE], "--bad-rows set-aside needs --output FILE"),
+    "the table of bad rows": (
+        ["predict", "{m}", "{d}/p.csv.bad.csv", "-o", "{d}/p.csv", *ASIDE],
+        "is the table itself",
+    ),
+    "unknown bad rows": (["predict", "{m}", "{t}", "--bad-rows", "drop"], "to be raise or set-aside. Got 'drop'."),
+    "unknown bad rows to monitor": (["monitor", "{m}", "{t}", "--bad-rows", "drop"], "to be raise or set-aside. Got"),
 }
 
 
-@pytest.mark.parametrize("kind", MISPLACED)
-def test_misplaced_files_are_named_before_anything_is_loaded(braking_folder, data, tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_wrong_is_named_before_anything_is_loaded_or_written(braking_folder, data, tmp_path, monkeypatch, kind):
     for heavy in ("smle.estimators", "smle.report"):
         monkeypatch.setitem(sys.modules, heavy, None)  # an import of it would fail
     (tmp_path / "model.onnx").write_bytes(b"\x08\x09")
-    arguments, reason = MISPLACED[kind]
+    (tmp_path / "p.csv.bad.csv").write_text("distance,speed,friction\n")
+    before = {place: place.read_bytes() for place in tmp_path.rglob("*") if place.is_file()}
+    arguments, reason = WRONG[kind]
     names = {"m": braking_folder, "t": data, "d": tmp_path}
     assert reason.format(**names) in refused(*(part.format(**names) for part in arguments))
+    assert {place: place.read_bytes() for place in tmp_path.rglob("*") if place.is_file()} == before
 
 
 def test_info(braking_folder, data, tmp_path):
@@ -160,7 +178,6 @@ def test_domain_policies_name_rows(braking_folder, data, tmp_path):
     assert json.loads(quiet.stdout)["rows_outside_the_domain"] == 2
     assert not quiet.stderr
     assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "q.csv").read_bytes()
-    assert "Got 'hope'" in refused("predict", braking_folder, data, "--out-of-domain", "hope")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -194,18 +211,6 @@ def test_nonsense_gets_one_line(braking_folder, tmp_path, kind):
     assert "odd.csv" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "odd.csv"]
     assert refused("monitor", braking_folder, tmp_path / "odd.csv") == said
-
-
-def test_places_that_cannot_be_written(braking_folder, data, tmp_path):
-    before = (braking_folder / "model.json").read_bytes()
-    assert "is a file of the model" in refused("predict", braking_folder, data, "-o", braking_folder / "model.json")
-    assert (braking_folder / "model.json").read_bytes() == before
-    assert "CSV or Parquet" in refused("predict", braking_folder, data, "-o", tmp_path / "p.xlsx")
-    assert "is the table itself" in refused("predict", braking_folder, data, "-o", data)
-    assert "is a folder" in refused("predict", braking_folder, data, "-o", tmp_path)
-    assert "--json needs --output" in run("predict", braking_folder, data, "--json").output
-    (tmp_path / "file").write_text("")
-    refused("predict", braking_folder, data, "-o", tmp_path / "file" / "p.csv")
 
 
 # Files may not grow beyond a number of bytes: lower the limit, and become the program.
@@ -394,19 +399,6 @@ def test_bad_rows_that_leave_none(braking_folder, spoiled, tmp_path):
         assert len(pd.read_csv(tmp_path / f"p.{kind}.bad.csv")) == 200
     said = refused("monitor", braking_folder, tmp_path / "bad.csv", "--bad-rows", "set-aside")
     assert "expected rows that can be read" in said
-
-
-def test_bad_rows_need_a_file_and_a_known_word(braking_folder, data, tmp_path):
-    said = refused("predict", braking_folder, data, "--bad-rows", "set-aside")
-    assert "--bad-rows set-aside needs --output FILE" in said
-    for command in ("predict", "monitor"):
-        said = refused(command, braking_folder, data, "--bad-rows", "drop")
-        assert "Expected --bad-rows to be raise or set-aside. Got 'drop'." in said
-    place = tmp_path / "p.csv.bad.csv"
-    data.rename(place)
-    said = refused("predict", braking_folder, place, "-o", tmp_path / "p.csv", "--bad-rows", "set-aside")
-    assert "is the table itself" in said
-    assert len(read_table(place)) == 1500
 
 
 def test_the_monitor_counts_bad_rows(braking_folder, spoiled, tmp_path):

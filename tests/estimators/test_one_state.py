@@ -1,18 +1,15 @@
 """A fitted model is one state: what is read, proved and stored belong together. Long: one test per way to part them."""
 
 import copy
-import hashlib
 import json
 import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from typer.testing import CliRunner
 
 import smle_check
 from smle import (
@@ -26,13 +23,15 @@ from smle import (
     load,
 )
 from smle.certificates.document import Certificate, arrays_of
-from smle.cli import app
 from smle.errors import CertificateError, ContradictionError, DataError, ModelFormatError, NotCertifiedError, RuleError
 from smle.export import check_onnx, write_onnx
 from smle.heads.box.training.enforcement import Enforcement
 from smle.rules import Choice
 from smle.storage import write_record
 from smle.tables import encode_inputs, option_values
+from support.builder import reseal
+from support.commands import run
+from support.exported import changed_outer
 from support.safe_networks import AtTheEnd
 
 QUICK = {"max_epochs": 5, "hidden_layer_sizes": (8,), "embedding": 4, "random_state": 0}
@@ -57,16 +56,6 @@ def advising():
 def table():
     x = np.linspace(0, 1, 40)
     return pd.DataFrame({"x": x}), pd.DataFrame({"y": 2 + 2 * x}), np.where(x > 0.5, "left", "keep")
-
-
-def sealed(folder: Path) -> None:
-    """Make the digests of a changed folder anew, as a forger would."""
-    certificate = json.loads((folder / "certificate.json").read_bytes())
-    for role, name in (("model", "model.json"), ("rules", "rules.yaml")):
-        certificate["binds"][role] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    certificate.pop("digest")
-    certificate["digest"] = hashlib.sha256(smle_check.canonical(certificate)).hexdigest()
-    (folder / "certificate.json").write_bytes(smle_check.canonical(certificate) + b"\n")
 
 
 @pytest.mark.parametrize("other", [("keep, left", "min"), ("left, keep", "max")])
@@ -114,12 +103,11 @@ def test_another_kind_of_model_is_refused(table, tmp_path, kind):
     model.save(tmp_path / "m")
     place = tmp_path / "m" / "model.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), "kind": kind}))
-    sealed(tmp_path / "m")
-    with pytest.raises(CertificateError, match=f"a {kind} predicts"):
-        load(tmp_path / "m")
-    with pytest.raises(CertificateError, match=f"a {kind} predicts"):
-        load(tmp_path / "m", verify=False)
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m")])
+    reseal(tmp_path / "m")
+    for verify in (True, False):
+        with pytest.raises(CertificateError, match=f"a {kind} predicts"):
+            load(tmp_path / "m", verify=verify)
+    done = run("verify", tmp_path / "m")
     assert done.exit_code == 1
     assert "Holds" not in done.output
 
@@ -128,43 +116,39 @@ def test_a_forged_folder_of_the_right_kind_is_what_the_test_above_says(table, tm
     """The forger's tool works: with nothing changed the folder is accepted."""
     X, y, _ = table
     capped(0.5).fit(X, y).save(tmp_path / "m")
-    sealed(tmp_path / "m")
+    reseal(tmp_path / "m")
     assert load(tmp_path / "m").certificate_ is not None
 
 
-def test_a_certificate_beside_no_rules_is_refused(table, tmp_path):
-    X, y, _ = table
-    capped(0.5).fit(X, y).save(tmp_path / "m")
-    (tmp_path / "m" / "rules.yaml").write_text("{inputs: {x: [0, 1]}, outputs: [y], rules: []}\n")
-    sealed(tmp_path / "m")
-    with pytest.raises(CertificateError, match="no rules"):
-        load(tmp_path / "m")
+OTHER_RULES = {  # and why the folder and the file are refused
+    CAP.format(0.5): ("'cap' is not the one", "'cap' is not the one"),
+    "nonsense": ("Got a text", "cannot be read"),
+    "{inputs: {x: [0, 1]}, outputs: [y], rules: []}\n": ("no rules", "does not state the rules that were certified"),
+}
 
 
-def test_rules_beside_an_onnx_file_are_compared(table, tmp_path):
-    X, y, _ = table
-    capped(100).fit(X, y).to_onnx(tmp_path / "m.onnx")
+@pytest.mark.parametrize("rules", OTHER_RULES)
+def test_rules_must_be_those_of_the_certificate(table, tmp_path, rules):
+    """In folders and beside files: even who makes all digests new cannot pass other rules off as proved."""
+    model, file = capped(100).fit(*table[:2]), tmp_path / "m.onnx"
+    model.save(tmp_path / "m")
+    model.to_onnx(file)
     place = tmp_path / "m.onnx.certificate.json"
-    outer = json.loads(place.read_bytes())
-
-    def forge(rules: str) -> None:
-        inner = outer["certificate"]
-        outer["rules"] = rules
-        inner["binds"]["rules"] = hashlib.sha256(rules.encode()).hexdigest()
-        inner.pop("digest")
-        inner["digest"] = hashlib.sha256(smle_check.canonical(inner)).hexdigest()
-        outer["model_certificate"] = hashlib.sha256(smle_check.canonical(inner) + b"\n").hexdigest()
-        outer.pop("digest")
-        outer["digest"] = hashlib.sha256(smle_check.canonical(outer)).hexdigest()
-        place.write_bytes(smle_check.canonical(outer) + b"\n")
-
-    forge(outer["rules"])
-    assert check_onnx(tmp_path / "m.onnx").proved
-    for rules, reason in ((CAP.format(0.5), "'cap' is not the one"), ("nonsense", "cannot be read")):
-        forge(rules)
-        with pytest.raises(CertificateError, match=reason):
-            check_onnx(tmp_path / "m.onnx")
-        assert CliRunner().invoke(app, ["verify", str(tmp_path / "m.onnx")]).exit_code == 1
+    for stated in (model.specification_.to_yaml(), rules):
+        (tmp_path / "m" / "rules.yaml").write_text(stated)
+        reseal(tmp_path / "m")
+        inner = json.loads(place.read_bytes())["certificate"]
+        inner["binds"]["rules"] = smle_check.sha256(stated.encode())
+        place.write_bytes(changed_outer(place.read_bytes(), inner, rules=stated))
+        if stated != rules:
+            assert load(tmp_path / "m").certificate_.check()
+            assert check_onnx(file).proved
+    of_folder, of_file = OTHER_RULES[rules]
+    with pytest.raises((CertificateError, RuleError), match=of_folder):
+        load(tmp_path / "m")
+    with pytest.raises(CertificateError, match=of_file):
+        check_onnx(file)
+    assert run("verify", file).exit_code == 1
 
 
 def test_a_category_named_like_a_missing_value(tmp_path):
@@ -176,20 +160,10 @@ rules: [{name: cap, when: region == NA, then: y <= 1}, {name: floor, when: regio
     (tmp_path / "r.yaml").write_text(rules)
     rows = ["x,region,y", *(f"{i / 60},{'NA' if i % 2 else 'EU'},{i % 2 * -3 + 3}" for i in range(60))]
     (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
-    call = [
-        "train",
-        str(tmp_path / "d.csv"),
-        str(tmp_path / "r.yaml"),
-        "-o",
-        str(tmp_path / "m"),
-        "--set",
-        "max_epochs=5",
-    ]
-    assert CliRunner().invoke(app, call).exit_code == 0
+    done = run("train", tmp_path / "d.csv", tmp_path / "r.yaml", "-o", tmp_path / "m", "--set", "max_epochs=5")
+    assert done.exit_code == 0
     (tmp_path / "q.csv").write_text("x,region\n0.5,NA\n0.5,EU\n0.5,\n0.5,n/a\n")
-    done = CliRunner().invoke(
-        app, ["predict", str(tmp_path / "m"), str(tmp_path / "q.csv"), "-o", str(tmp_path / "p.csv")]
-    )
+    done = run("predict", tmp_path / "m", tmp_path / "q.csv", "-o", tmp_path / "p.csv")
     assert done.exit_code == 0
     y = pd.read_csv(tmp_path / "p.csv")["y"]
     assert y[0] <= 1
@@ -286,7 +260,7 @@ def test_whole_numbers_are_named_among_the_assumptions(tmp_path):
     lanes = np.tile(np.arange(1, 9), 8)
     X = pd.DataFrame({"lanes": lanes, "g": ["a", "b"] * 32})
     SafeRegressor(WHOLE, NetworkRegressor(**QUICK), compare=False).fit(X, -1.0 * lanes).save(tmp_path / "m")
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "m"), "--assumptions"])
+    done = run("verify", tmp_path / "m", "--assumptions")
     assert "assumed: Inputs declared as whole numbers are whole: lanes." in done.output
 
 

@@ -189,8 +189,12 @@ def test_verify_certify_and_project_take_estimators(table):
     for safe in (model, corrected):
         assert smle.certify(safe) is safe.certificate_
         assert [item.rule for item in smle.verify(safe)] == ["cap"]
-    stricter = smle.project(model, Specification.from_yaml(RULES.replace("3", "2.5")))
-    assert stricter.predict(X).max() <= 2.5 < model.predict(X).max()
+    network = SafeRegressor(RULES, NetworkRegressor(**QUICK, final_epochs=0), compare=False).fit(X, y)
+    for safe, most in ((model, 2.5), (network, 2.75)):
+        stricter = smle.project(safe, Specification.from_yaml(RULES.replace("<= 3", f"<= {most!r}")))
+        np.testing.assert_array_equal(stricter.predict(X), np.minimum(safe.predict(X), np.float32(most)))
+        assert stricter.certificate_.check()
+        assert stricter.predict(X).max() < safe.predict(X).max()
     assert smle.project(model).predict(X).max() == model.predict(X).max()
     with pytest.raises(NotCertifiedError, match="Nothing is proved"):
         smle.certify(SafeRegressor(RULES.replace("{name: cap, then: y <= 3}", ""), Ridge()).fit(X, y))

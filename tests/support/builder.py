@@ -36,6 +36,24 @@ from smle_check.program import Gate, box
 U, TINY = Fraction(1, 2**24), Fraction(1, 2**126)
 
 
+def digested(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with its digest made new, as an attacker would."""
+    body = {key: value for key, value in document.items() if key != "digest"}
+    return {**body, "digest": hashlib.sha256(smle_check.canonical(body)).hexdigest()}
+
+
+def reseal(folder: Path, **binds: Any) -> None:
+    """Bind other digests in a model folder, without any those of its files, and make the certificate's own new."""
+    document = json.loads((folder / "certificate.json").read_bytes())
+    found = {role: folder / name for role, name in smle_check.FILES.items()}
+    document["binds"] |= binds or {
+        role: hashlib.sha256(place.read_bytes()).hexdigest()
+        for role, place in found.items()
+        if role in ("model", "rules") and place.exists()
+    }
+    (folder / "certificate.json").write_bytes(smle_check.canonical(digested(document)) + b"\n")
+
+
 @dataclass
 class Package:
     """Everything a model folder holds, open to changes; `seal` recomputes all digests, as an attacker would."""
@@ -46,7 +64,8 @@ class Package:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def copy(self) -> Package:
-        return Package(copy.deepcopy(self.document), dict(self.weights), self.block, dict(self.files))
+        weights = {name: array.copy() for name, array in self.weights.items()}
+        return Package(copy.deepcopy(self.document), weights, self.block, dict(self.files))
 
     @property
     def tensors(self) -> dict[str, smle_check.Tensor]:
@@ -62,8 +81,7 @@ class Package:
             "block": hashlib.sha256(self.block).hexdigest() if self.block else None,
             **{role: digests.get(role) for role in ("model", "rules")},
         }
-        body = {key: value for key, value in self.document.items() if key != "digest"}
-        self.document["digest"] = hashlib.sha256(smle_check.canonical(body)).hexdigest()
+        self.document["digest"] = digested(self.document)["digest"]
         return self
 
     @property
