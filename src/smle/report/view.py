@@ -101,7 +101,7 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     accepted = judgement.verdict == PROVED
     statements = by_rule(judgement.proved)
     rows = []
-    for index, rule in enumerate(spec.rules[:_RULES]):
+    for rule in spec.rules[:_RULES]:
         found = statements.get(visible(rule.name), [])
         row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
         row["sums"] = "" if spec.grid is None else sums_text(spec.grid, rule)
@@ -117,7 +117,7 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
             row |= {"badge": "proved", "badge_kind": "", "enforced": _enforced(found)}
             row["margin"] = "" if row["enforced"] else margin_text(min(item.margin for item in found))
             if measured is not None:
-                row["seen"] = f"active on {share_text(measured.active[index] / measured.inside)} of the rows"
+                row["seen"] = f"active on {share_text(measured.usage.rules[rule.name] / measured.inside)} of the rows"
         rows.append(row)
     return {
         "rules": rows,
