@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,12 @@ import numpy.typing as npt
 from smle.regions.simplex import HalfSpace, point_or_proof
 from smle.rules import Clause, Polytope, Row, Specification, exclusion, label_columns
 
-__all__ = ["Decider", "Exclusions", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
+__all__ = ["Decider", "Excluded", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 Core = frozenset[Hashable]
 """The tags that a refutation used."""
 Unit = tuple[HalfSpace, Hashable]
-Exclusions = Sequence[tuple[npt.NDArray[np.int32], Hashable]]
-"""Pairs of labels that are not both on, with tags."""
 MAX_NODES = 3000
 MAX_ROWS = 600
 _FEW_MEMBERS = 8  # smaller groups are left to the linear program
@@ -51,6 +50,14 @@ class OneOf:
             known = sum((v * values[i] for i, v in form if i in values), ZERO)
             options.append(HalfSpace(tuple((i, v) for i, v in form if i not in values), bound - known, strict))
         return OneOf(tuple(options), self.tag)
+
+
+class Excluded(NamedTuple):
+    """Pairs of labels (n, 2) that are not both on, unless one of the half-spaces `outside` holds."""
+
+    pairs: npt.NDArray[np.int32]
+    tag: Hashable = None
+    outside: tuple[HalfSpace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Decider:
     # --- search -----------------------------------------------------------------------------------------------
 
     def find(
-        self, units: Iterable[HalfSpace], clauses: Iterable[OneOf] = (), *, pairs: Exclusions = ()
+        self, units: Iterable[HalfSpace], clauses: Iterable[OneOf] = (), *, pairs: Sequence[Excluded] = ()
     ) -> Witness | None:
         """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
@@ -140,7 +147,7 @@ class Decider:
         return list(found)
 
     def _by_member(
-        self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions, groups: Sequence[tuple[int, ...]]
+        self, units: list[Unit], clauses: list[OneOf], pairs: Sequence[Excluded], groups: Sequence[tuple[int, ...]]
     ) -> Witness | Core:
         """Search for each member of the groups in turn: sums over a group are then constants."""
         if not groups:
@@ -149,6 +156,7 @@ class Decider:
         own, core = set(group), set[Hashable]()
         split_units = [(*_split(unit, own), tag) for unit, tag in units]
         split_clauses = [([_split(option, own) for option in clause.options], clause) for clause in clauses]
+        split_pairs = [([_split(row, own) for row in listed.outside], listed) for listed in pairs]
         apart = self._descend([(rest, tag) for rest, part, tag in split_units if not part], [], [])
         if isinstance(apart, frozenset):  # it does not depend on the member
             return apart
@@ -161,9 +169,10 @@ class Decider:
                 break
         for member in members:
             fixed = [(_with(rest, part, member), tag) for rest, part, tag in split_units]
-            left = [replace(c, options=tuple(_with(*option, member) for option in own)) for own, c in split_clauses]
-            left = [c for c in left if not any(not option.form and option.holds(()) for option in c.options)]
-            left = [replace(c, options=tuple(option for option in c.options if option.form)) for c in left]
+            open_clauses = [(_open(options, member), clause) for options, clause in split_clauses]
+            left = [replace(clause, options=options) for options, clause in open_clauses if options is not None]
+            open_pairs = [(_open(rows, member), listed) for rows, listed in split_pairs]
+            excluded = [listed._replace(outside=rows) for rows, listed in open_pairs if rows is not None]
             false = [tag for unit, tag in fixed if not unit.form and not unit.holds(())]
             false += [clause.tag for clause in left if not clause.options]
             if false:
@@ -171,7 +180,7 @@ class Decider:
                 continue
             open_ = [(unit, tag) for unit, tag in fixed if unit.form]
             open_ += [(clause.options[0], clause.tag) for clause in left if len(clause.options) == 1]
-            outcome = self._by_member(open_, [c for c in left if len(c.options) > 1], pairs, others)
+            outcome = self._by_member(open_, [c for c in left if len(c.options) > 1], excluded, others)
             if isinstance(outcome, Witness):
                 x = list(outcome.x)
                 for i in group:
@@ -180,7 +189,7 @@ class Decider:
             core |= outcome
         return frozenset(core)
 
-    def _descend(self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions) -> Witness | Core:
+    def _descend(self, units: list[Unit], clauses: list[OneOf], pairs: Sequence[Excluded]) -> Witness | Core:
         self._nodes += 1
         if self._nodes > self._most or monotonic() > self.end:
             raise Undecided
@@ -199,15 +208,16 @@ class Decider:
             core |= outcome - {token}
         return frozenset(core)
 
-    def _broken(self, point: Sequence[Fraction], clauses: list[OneOf], pairs: Exclusions) -> OneOf | None:
+    def _broken(self, point: Sequence[Fraction], clauses: list[OneOf], pairs: Sequence[Excluded]) -> OneOf | None:
         for clause in clauses:
             if not any(option.holds(point) for option in clause.options):
                 return clause
         positive = np.array([v >= 0 for v in point[self.d :]])
-        for array, tag in pairs:
+        for array, tag, outside in pairs:
             bad = np.flatnonzero(positive[array].all(axis=1))
-            if len(bad):
-                return self.clause(exclusion(*array[bad[0]].tolist()), tag)
+            if len(bad) and not any(row.holds(point) for row in outside):
+                off = self.clause(exclusion(*array[bad[0]].tolist())).options
+                return OneOf((*outside, *off), tag)
         for i in self._integer:
             if point[i].denominator != 1:
                 low = Fraction(point[i].numerator // point[i].denominator)
@@ -231,12 +241,13 @@ class Decider:
     # --- for every x some y ------------------------------------------------------------------------------------
 
     def uncovered(
-        self, region: Sequence[HalfSpace], clauses: Sequence[OneOf], *, pairs: Exclusions = ()
+        self, region: Sequence[HalfSpace], clauses: Sequence[OneOf], *, pairs: Sequence[Excluded] = ()
     ) -> tuple[Fraction, ...] | None:
         """Return an x of the region for which no y satisfies the clauses, or None if there is none.
 
         At a point with an answer, the literals that hold there are projected to the inputs. The answer covers that
-        whole polytope, and the search continues outside it. Raises Undecided if it grows too large.
+        whole polytope, and the search continues outside it. `pairs` are excluded everywhere. Raises Undecided if it
+        grows too large.
         """
         stack: list[list[HalfSpace]] = [[]]
         steps = 0
@@ -257,7 +268,7 @@ class Decider:
             below = ~np.array([v >= 0 for v in answer.y])
             rows += [
                 HalfSpace(((self.d + int(k), ONE),), ZERO, strict=True)
-                for array, _ in pairs
+                for array, *_ in pairs
                 for k in np.unique(array[below[array]])
             ]
             passed: list[HalfSpace] = []
@@ -291,6 +302,14 @@ def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpac
     """Add the coefficient of the one member that is 1 to a half-space."""
     value = part.get(member)
     return row if not value else row._replace(bound=row.bound - value)
+
+
+def _open(options: Iterable[tuple[HalfSpace, Mapping[int, Fraction]]], member: int) -> tuple[HalfSpace, ...] | None:
+    """Return split options that still depend on something with one member at 1, or None if another one holds."""
+    fixed = [_with(*option, member) for option in options]
+    if any(not option.form and option.holds(()) for option in fixed):
+        return None
+    return tuple(option for option in fixed if option.form)
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
