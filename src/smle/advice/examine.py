@@ -156,7 +156,7 @@ def hidden_equalities(spec: Specification) -> list[Finding]:
             literal = clause.literals[0]
             if len(clause.literals) > 1 or literal.strict or len(literal.outputs) < 2:
                 continue
-            other = stated.get((rule.regions, replace(literal.negated, strict=False)))
+            other = stated.get((rule.regions, literal.opposite))
             stated.setdefault((rule.regions, literal), r)
             if other is not None and other != r:
                 names = spec.rules[other].name, rule.name

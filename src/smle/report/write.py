@@ -81,9 +81,8 @@ def write_report(
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     table = data
     if isinstance(data, str | PathLike):
-        texts = {} if judgement.spec is None else text_columns(judgement.spec)
         inside = () if estimator is None else estimator.text_inputs
-        table = read_table(data, text={name: frozenset() for name in inside} | texts)
+        table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec, inside))
     try:
         measured = None if estimator is None or table is None else measure(estimator, table, plain=baseline)
     except DataError as error:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -126,6 +126,11 @@ class Literal:
         """The literal that holds where this one does not."""
         outputs, inputs = (tuple((i, -v) for i, v in form) for form in (self.outputs, self.inputs))
         return Literal(outputs, inputs, -self.bound, not self.strict, self.scale)
+
+    @property
+    def opposite(self) -> Literal:
+        """The literal that holds on the other side of the border: `>=` for `<=`. Both together state an equality."""
+        return replace(self.negated, strict=self.strict)
 
     @property
     def sign(self) -> tuple[int, bool] | None:
