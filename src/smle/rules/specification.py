@@ -502,17 +502,9 @@ class Specification:
         """
         from smle.rules.build import build
 
-        return build(
-            inputs=inputs,
-            outputs=outputs,
-            labels=labels,
-            choices=choices,
-            constants=constants,
-            tables=tables,
-            rules=rules,
-            functions=functions,
-            about=about,
-        )
+        parts = {"inputs": inputs, "outputs": outputs, "labels": labels}
+        parts |= {"choices": choices, "constants": constants, "tables": tables}
+        return build(parts, rules, functions, about)
 
     @classmethod
     def from_file(
