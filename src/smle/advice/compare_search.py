@@ -5,7 +5,7 @@ Inputs and outputs are the same in both; ranges, whole numbers, stand-ins for mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, combinations, islice
@@ -185,8 +185,8 @@ class _RuleSearch:
     def _ways(self, rule: Rule) -> Iterator[list[HalfSpace]]:
         """Yield the ways to break a rule, except those that the second specification states literally."""
         for region in rule.regions:
-            rows = self.decider.rows(region)
-            same = self.covered and not any(self._touches(row.form) for row in rows)
+            rows = region.rows
+            same = self.covered and not any(self._touches(row.coefficients) for row in rows)
             for clause in rule.requirement.clauses:
                 own = same and not any(self._touches(literal.inputs) for literal in clause.literals)
                 if not (own and (region, clause) in self.shared):
@@ -205,12 +205,12 @@ class _RuleSearch:
             for pair in pairs.tolist():
                 yield [*rows, *(HalfSpace(((self.decider.d + k, -ONE),), Fraction(0)) for k in pair)]
 
-    def _within(self, rows: list[HalfSpace], region: Polytope) -> bool:
+    def _within(self, rows: Sequence[HalfSpace], region: Polytope) -> bool:
         """Return whether rows of the first specification provably lie in a region of the second."""
         try:
             return all(
                 self.decider.find([*self.pinned, *rows, *self._as_read(OneOf((row.negated(),))).options]) is None
-                for row in self.decider.rows(region)
+                for row in region.rows
             )
         except Undecided:
             return False

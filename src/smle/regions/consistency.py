@@ -131,7 +131,7 @@ class Consistency:
         used: set[int] = set()
         for region in stated.regions:
             for clause in stated.requirement.expanded():
-                units = [*self.decider.rows(region), *(o.negated() for o in self.decider.clause(clause).options)]
+                units = [*region.rows, *(o.negated() for o in self.decider.clause(clause).options)]
                 if self.decider.find(units, background, pairs=pairs) is not None:
                     return None
                 used |= {tag for tag in self.decider.core if isinstance(tag, int)}
@@ -146,7 +146,7 @@ def statements(decider: Decider, rules: Mapping[int, Rule]) -> tuple[list[OneOf]
         is_long = len(requirement.exclusions) > EXPANDED_PAIRS
         stated = CNF(requirement.clauses) if is_long else requirement
         for region in rule.regions:
-            outside = tuple(row.negated() for row in decider.rows(region))
+            outside = tuple(row.negated() for row in region.rows)
             clauses += [OneOf((*outside, *decider.clause(clause).options), tag) for clause in stated.expanded()]
             lists += [Excluded(requirement.exclusions, tag, outside)] if is_long else []
     return clauses, lists

@@ -14,6 +14,7 @@ import yaml
 
 from smle.errors import RuleError
 from smle.rules.about import ABOUT, about_of
+from smle.rules.arrays import label_columns
 from smle.rules.build import PARTS, build, check_keys
 from smle.rules.dates import date_text
 from smle.rules.exclusions import NeverTogether, is_summary, pairs_from_file, ranges_text
@@ -285,7 +286,7 @@ def _stated_pairs(rule: Rule, specification: Specification) -> list[str]:
     """Print exclusions as pairs of names or, if there are many, by label number (0 is the first label)."""
     labels = [o.name for o in specification.outputs if isinstance(o, Label)]
     position = np.full(len(specification.targets), -1, dtype=np.int32)
-    position[[i for i, target in enumerate(specification.targets) if target in set(labels)]] = range(len(labels))
+    position[label_columns(specification)] = range(len(labels))
     pairs = position[rule.requirement.exclusions]
     lines = ["    never_together:"]
     if len(pairs) <= _LISTED_PAIRS:
