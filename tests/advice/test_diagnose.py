@@ -9,7 +9,7 @@ import pytest
 from smle.advice.examine import diagnose_arrays as diagnose
 from smle.regions.cell_search import find_cells
 from smle.regions.decide import Undecided
-from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification
+from smle.rules import CNF, Label, NumericInput, Polytope, Rule, Specification, mutually_exclusive, rule
 
 F = Fraction
 
@@ -235,10 +235,26 @@ def test_a_million_exclusions_take_a_moment():
     generator = np.random.default_rng(1)
     pairs = generator.integers(0, 1500, (600_000, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    rule = Rule("exclusions", (Polytope(),), CNF((), pairs), None, "")
     labels = tuple(Label(f"l{i}") for i in range(1500))
-    spec = Specification((NumericInput("x", F(0), F(1)),), labels, (rule,))
+    rules = (Rule("exclusions", (Polytope(),), CNF((), pairs), None, ""),)
+    spec = Specification((NumericInput("x", F(0), F(1)),), labels, rules)
     diagnosis = diagnose(spec)
     assert diagnosis.findings == ()
     (item,) = diagnosis.untested
     assert (item.question, item.rules, item.reason) == ("redundant", ("exclusions",), "more than 300 exclusions")
+
+
+def test_many_exclusions_under_a_condition_imply_one_of_them_there():
+    """More than 300 are searched as an array, also where each category of a large input is searched apart."""
+    pairs = np.array([[i, j] for i in range(20) for j in range(20, 40)])
+    spec = Specification.build(
+        inputs={"road": [f"r{i}" for i in range(12)], "x": (0, 1)},
+        labels=[f"l{i}" for i in range(40)],
+        rules=[
+            rule("list", "road == r3", mutually_exclusive(pairs)),
+            rule("there", "road == r3 and x > 0.5", "not (l0 and l30)"),
+            rule("elsewhere", "road == r4", "not (l0 and l30)"),
+            rule("another", "road == r3", "not (l0 and l1)"),
+        ],
+    )
+    assert [f.rules for f in diagnose(spec).findings if f.kind == "redundant"] == [("there",)]

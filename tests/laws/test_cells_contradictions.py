@@ -143,11 +143,11 @@ def test_projection_keeps_exactly_the_inputs_with_an_answer(rows, seed):
 
 def _constants(spaces):
     """Pairs of rows over y alone may contradict each other: such a projection is empty without a row left."""
-    ups = [r for r in spaces if dict(r.form).get(2, 0) > 0]
-    downs = [r for r in spaces if dict(r.form).get(2, 0) < 0]
+    ups = [r for r in spaces if dict(r.coefficients).get(2, 0) > 0]
+    downs = [r for r in spaces if dict(r.coefficients).get(2, 0) < 0]
     for up in ups:
         for down in downs:
-            p, q = dict(up.form), dict(down.form)
+            p, q = dict(up.coefficients), dict(down.coefficients)
             total = {k: p.get(k, F(0)) / p[2] - q.get(k, F(0)) / q[2] for k in {*p, *q}}
             if not any(total.values()):
                 bound = up.bound / p[2] - down.bound / q[2]

@@ -14,7 +14,7 @@ from smle import SafeRegressor
 from smle.report import svg, write_report
 from smle.report.data_view import accuracy_view
 from smle.report.measured import measure
-from smle.report.recorded import history_of, scores_of, training_of
+from smle.report.recorded import history_of, scores_of, training_of, typical_of
 from smle.report.view import history_view
 from smle.report.wording import domain_text, listed, margin_text, number
 from smle.rules import Specification, share_text
@@ -28,7 +28,7 @@ def test_measured_violations_are_the_definition(kind, braking_model, braking_tab
     figures = measure(model, table)
     X = encode_inputs(spec, table)
     assert figures.scores.violations["safe"] == 0
-    assert sum(figures.cells) == figures.inside == len(table)
+    assert sum(figures.usage.cells) == figures.inside == len(table)
     truth = figures.targets - (0.5 if kind == "labels" else 0.0)  # a label is on from 0
     for r, rule in enumerate(spec.rules):
         broken = sum(
@@ -109,7 +109,7 @@ def test_whatever_model_json_records_is_no_error(description):
     scores = scores_of(description.get("scores"))
     scores.table(), scores.by_output()
     accuracy_view(description, None)
-    training_of(description)
+    typical_of(training_of(description))
     history = history_of(description)
     if history is not None:
         svg.history(history)

@@ -129,7 +129,7 @@ def test_formulas_say_what_rows_and_clauses_say(row, disjuncts, seed):
         y = [rng.choice(_LEVELS) for _ in SPEC.targets]
         named = dict(zip((*SPEC.columns, *SPEC.targets), (*x, *y), strict=True))
         world = {"numbers": named, "picked": {"road": category}, "labels": {}, "constants": {}}
-        assert read(row_text(SPEC, row), world, KEYWORDS) == row.contains(x), row_text(SPEC, row)
+        assert read(row_text(SPEC, row), world, KEYWORDS) == row.holds(x), row_text(SPEC, row)
         assert read(clause_text(SPEC, clause), world, KEYWORDS) == clause.holds(y, x), clause_text(SPEC, clause)
 
 

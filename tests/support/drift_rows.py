@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from smle import Specification
-from smle.monitor import Observation, Usage, column_edges, compare
+from smle.monitor import Usage, column_edges, compare
 from smle.rules.membership import active
 from smle.tables import encode_inputs
 
@@ -58,9 +58,10 @@ def counted(table: pd.DataFrame, edges: Any = None) -> Usage:
     """Return the counts of a table, which no model is needed for."""
     encoded = encode_inputs(LOANS, table)
     on = np.stack([active(rule, encoded) for rule in LOANS.rules], axis=1)
-    seen = Observation(on, np.ones(encoded.shape, dtype=bool))
+    edges = column_edges(LOANS, encoded) if edges is None else edges
     missing = {"score": int(table["score"].isna().sum())}
-    return Usage.count(LOANS, encoded, seen, column_edges(LOANS, encoded) if edges is None else edges, missing=missing)
+    inside = np.ones(encoded.shape, dtype=bool)
+    return Usage.count(LOANS, encoded, edges, active=on, inside=inside, missing=missing)
 
 
 def alarms(pages: int, rate: float, *, seed: int = 0, **changed: Any) -> list[list[str]]:

@@ -5,16 +5,15 @@ Inputs and outputs are the same in both; ranges, whole numbers, stand-ins for mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, combinations, islice
 
 import numpy as np
-import numpy.typing as npt
 
-from smle.regions.consistency import rule_clauses
-from smle.regions.decide import Decider, HalfSpace, OneOf, Undecided, Witness
+from smle.regions.consistency import statements
+from smle.regions.decide import Decider, Excluded, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import Linear, Polytope, Rule, Specification
 
 __all__ = ["Difference", "forbidden_by_first_only"]
@@ -85,14 +84,14 @@ def _stand_ins(spec: Specification, gap: frozenset[str]) -> dict[int, Fraction] 
 class _Allowed:
     """A way in which the second specification allows a pair.
 
-    Its rules hold (`stated`), the row is outside a range (`units`), or column `fraction` is not a whole number.
+    Its rules hold (`clauses`, `pairs`), the row is outside a range (`units`), or column `fraction` is not a whole
+    number.
     """
 
     units: tuple[HalfSpace, ...] = ()
     clauses: tuple[OneOf, ...] = ()
-    pairs: tuple[tuple[npt.NDArray[np.int32], int], ...] = ()
+    pairs: tuple[Excluded, ...] = ()
     fraction: int | None = None
-    stated: bool = False
 
 
 class _RuleSearch:
@@ -144,42 +143,14 @@ class _RuleSearch:
         return None, cut_off
 
     def _pair(self, units: list[HalfSpace], allowed: _Allowed) -> Witness | None:
-        """Return a difference of this kind, or None if there is provably none. Raises Undecided after too long.
-
-        Statements leave out long lists of exclusions that belong to a region; those that a pair breaks are added as
-        needed.
-        """
+        """Return a difference of this kind, or None if there is provably none. Raises Undecided after too long."""
         if allowed.fraction is not None:
             found = self._fraction(units, allowed.fraction)
         else:
-            clauses = list(allowed.clauses)
-            for _ in range(_STEPS):
-                found = self.decider.find(units, clauses, pairs=allowed.pairs)
-                broken = list(self._broken_exclusions(found)) if found is not None and allowed.stated else []
-                if not broken:
-                    break
-                clauses += broken
+            found = self.decider.find(units, allowed.clauses, pairs=allowed.pairs)
         if found is not None and not self._is_difference(found):
             raise Undecided
         return found
-
-    def _broken_exclusions(self, found: Witness) -> Iterator[OneOf]:
-        """Yield exclusions of the second specification that a pair breaks, one for each region."""
-        x, on = self._seen(found), np.array([v >= 0 for v in found.y])
-        for rule in self.second.rules:
-            pairs = rule.requirement.exclusions
-            bad = np.flatnonzero(on[pairs].all(axis=1))
-            for region in rule.regions:
-                if len(bad) and region.contains(x):
-                    outside = tuple(row.negated() for row in self.decider.rows(region))
-                    off = (
-                        HalfSpace(((self.decider.d + int(k), ONE),), Fraction(0), strict=True) for k in pairs[bad[0]]
-                    )
-                    yield self._as_read(OneOf((*outside, *off)))
-
-    def _seen(self, found: Witness) -> tuple[Fraction, ...]:
-        """Return the row as the second specification reads it."""
-        return tuple((self.there or {}).get(i, v) for i, v in enumerate(found.x))
 
     def _is_difference(self, found: Witness) -> bool:
         """Check a witness against the definition of "forbids"."""
@@ -187,7 +158,7 @@ class _RuleSearch:
             return False
         if self.there is None:
             return True
-        x = self._seen(found)
+        x = tuple(self.there.get(i, v) for i, v in enumerate(found.x))  # as the second reads it
         return not (_in_domain(self.second, x) and self.second.violated(x, found.y))
 
     def _fraction(self, units: list[HalfSpace], i: int) -> Witness | None:
@@ -214,8 +185,8 @@ class _RuleSearch:
     def _ways(self, rule: Rule) -> Iterator[list[HalfSpace]]:
         """Yield the ways to break a rule, except those that the second specification states literally."""
         for region in rule.regions:
-            rows = self.decider.rows(region)
-            same = self.covered and not any(self._touches(row.form) for row in rows)
+            rows = region.rows
+            same = self.covered and not any(self._touches(row.coefficients) for row in rows)
             for clause in rule.requirement.clauses:
                 own = same and not any(self._touches(literal.inputs) for literal in clause.literals)
                 if not (own and (region, clause) in self.shared):
@@ -234,12 +205,12 @@ class _RuleSearch:
             for pair in pairs.tolist():
                 yield [*rows, *(HalfSpace(((self.decider.d + k, -ONE),), Fraction(0)) for k in pair)]
 
-    def _within(self, rows: list[HalfSpace], region: Polytope) -> bool:
+    def _within(self, rows: Sequence[HalfSpace], region: Polytope) -> bool:
         """Return whether rows of the first specification provably lie in a region of the second."""
         try:
             return all(
                 self.decider.find([*self.pinned, *rows, *self._as_read(OneOf((row.negated(),))).options]) is None
-                for row in self.decider.rows(region)
+                for row in region.rows
             )
         except Undecided:
             return False
@@ -255,13 +226,9 @@ class _RuleSearch:
         if self.there is None:
             yield _Allowed()
             return
-        stated = [c for r, rule in enumerate(self.second.rules) for c in rule_clauses(self.decider, rule, r)]
-        pairs = tuple(
-            (rule.requirement.exclusions, r)
-            for r, rule in enumerate(self.second.rules)
-            if len(rule.requirement.exclusions) and any(not region.rows for region in rule.regions)
-        )
-        yield _Allowed(tuple(self.ends), tuple(self._as_read(clause) for clause in stated), pairs, stated=True)
+        stated, lists = statements(self.decider, dict(enumerate(self.second.rules)))
+        pairs = (own._replace(outside=self._as_read(OneOf(own.outside)).options) for own in lists)
+        yield _Allowed(tuple(self.ends), tuple(map(self._as_read, stated)), tuple(pairs))
         for row in self.ends:
             yield _Allowed((row.negated(),))
         for i in self.whole:

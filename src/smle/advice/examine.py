@@ -25,7 +25,7 @@ from smle.heads.table import certify_head
 from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import EXPANDED_PAIRS, Consistency
-from smle.regions.decide import HalfSpace, Undecided
+from smle.regions.decide import Undecided
 from smle.rules import Choice, Clause, Literal, Rule, Specification, clause_text, region_text
 from smle.rules.shown import point_text, quoted
 from smle.tables import encode_choices, encode_inputs, encode_numbers
@@ -156,7 +156,7 @@ def hidden_equalities(spec: Specification) -> list[Finding]:
             literal = clause.literals[0]
             if len(clause.literals) > 1 or literal.strict or len(literal.outputs) < 2:
                 continue
-            other = stated.get((rule.regions, replace(literal.negated, strict=False)))
+            other = stated.get((rule.regions, literal.opposite))
             stated.setdefault((rule.regions, literal), r)
             if other is not None and other != r:
                 names = spec.rules[other].name, rule.name
@@ -179,10 +179,7 @@ def _empty_regions(consistency: Consistency, meeting: Meeting) -> tuple[list[Fin
     findings, cut_off = [], []
     for rule in consistency.spec.rules:
         try:
-            points = [
-                meeting.is_open(region) or consistency.point(consistency.decider.rows(region))
-                for region in rule.regions
-            ]
+            points = [meeting.is_open(region) or consistency.point(region.rows) for region in rule.regions]
         except Undecided:
             cut_off.append(rule.name)
             continue
@@ -255,10 +252,6 @@ class _CellCheck:
         always = [r for r, rows in enumerate(self.cells.regions) if not rows]
         return tuple(sorted({rule for r in (*regions, *always) for rule in self.cells.rules[r]}))
 
-    def _half_spaces(self, regions: Sequence[int]) -> list[HalfSpace]:
-        decider = self.consistency.decider
-        return [decider.row(self.cells.rows[r]) for g in regions for r in self.cells.regions[g]]
-
     def _clashes(self, cell: tuple[int, ...]) -> bool:
         """Return whether rules contradict each other in a cell, and note the conflict."""
         for regions in (cell, *((*cell, r) for r in self.ungated)):
@@ -268,7 +261,8 @@ class _CellCheck:
             plain = not self.consistency.has_x_terms(active)
             if plain and any(active <= known for known in self.satisfiable):
                 continue
-            clash = self.consistency.clash(self._half_spaces(regions), sorted(active))
+            rows = [self.cells.rows[r] for g in regions for r in self.cells.regions[g]]
+            clash = self.consistency.clash(rows, sorted(active))
             if clash is None:
                 self.satisfiable.append(active)
                 continue

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from smle.nearest.clauses import tied_together
-from smle.rules import NumericInput, Polytope, Specification
+from smle.rules import Polytope, Specification
 
 __all__ = ["Meeting"]
 
@@ -37,10 +37,6 @@ class Meeting:
     def __init__(self, spec: Specification) -> None:
         self._spec = spec
         self._group = {k: g for g, group in enumerate(spec.one_hot) for k in group}
-        whole = [
-            isinstance(item, NumericInput) and item.integer for item, _ in spec.column_slices for _ in item.columns
-        ]
-        self._integer = {k for k, integer in enumerate(whole) if integer}
         self._boxes = [[self._box(region) for region in rule.regions] for rule in spec.rules]
         self._ties = self._tied_outputs()
         self._by_member: list[dict[int, list[int]]] = [{} for _ in spec.one_hot]
@@ -106,7 +102,7 @@ class Meeting:
                 left = {i for i in self._spec.one_hot[g] if at[i == k]}
                 members[g] = members.get(g, frozenset(left)) & left
                 continue
-            is_whole = is_whole and k not in self._integer
+            is_whole = is_whole and k not in self._spec.integral
             low, a, high, b = ends.get(k, (self._spec.lower[k], False, self._spec.upper[k], False))
             if v > 0:
                 high, b = min((high, not b), (bound, not row.strict))

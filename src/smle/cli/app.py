@@ -26,6 +26,8 @@ from smle_check.names import visible
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    import pandas as pd
+
     from smle.certificates.document import Proved
     from smle.report.recorded import Scores
     from smle.rules import Specification
@@ -185,12 +187,14 @@ def _words(error: Exception) -> str:
 
 
 @contextmanager
-def data_named(place: str | Path) -> Iterator[None]:
-    """Prefix errors about a table with its file."""
+def data_named(place: str | Path, chunk: pd.DataFrame | None = None) -> Iterator[None]:
+    """Prefix errors about a table with its file, and for a chunk of it with its rows."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{place}: {error}") from None
+        first = int(chunk.index[0]) + 1 if chunk is not None and len(chunk) else 1
+        rows = "" if chunk is None else f", rows {first} to {first + len(chunk) - 1}"
+        raise DataError(f"{place}{rows}: {error}") from None
 
 
 def quoted(place: str | Path) -> str:

@@ -20,7 +20,7 @@ from smle.cli.app import (
     reported,
     say,
 )  # fmt: skip
-from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table, texts_of
+from smle.cli.places import RequireCertificate, is_onnx, load_model, require_model, require_table
 from smle.errors import CertificateError, NotCertifiedError
 
 if TYPE_CHECKING:
@@ -209,14 +209,14 @@ def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
     require_table(data)
     from smle.export import load_onnx
     from smle.rules import label_columns
-    from smle.tables.table_files import read_chunks
+    from smle.tables.table_files import read_chunks, text_columns
 
     spec, same, rows = model.specification_, 0, 0
     labels = label_columns(spec)
     if not labels.any():
         return None
     names, exported = [name for name, own in zip(spec.targets, labels, strict=True) if own], load_onnx(path)
-    for chunk in read_chunks(data, text=texts_of(model)):
+    for chunk in read_chunks(data, text=text_columns(model.specification_, model.text_inputs)):
         served = model.answer(chunk, "raise", count=False).served[:, labels] >= 0
         same += int((served == (exported.predict(chunk)[names].to_numpy() == 1)).all(axis=1).sum())
         rows += len(chunk)

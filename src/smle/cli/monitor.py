@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smle.cli.app import MODELS, Json, app, counted, data_named, print_json, print_rows, reported, say, warn
-from smle.cli.places import RequireCertificate, load_model, require_model, require_table, texts_of
+from smle.cli.places import RequireCertificate, load_model, require_model, require_one_of, require_table
 from smle.errors import DataError
 from smle_check.names import visible
 
@@ -64,22 +64,20 @@ def monitor(
         require_model(model, table=data, usage="smle monitor {model} {table}")
         require_table(data)
         from smle.monitor import Usage, compare
-        from smle.tables.table_files import read_chunks
+        from smle.tables.table_files import read_chunks, text_columns
 
         if not 0 <= tolerance < 1:
             raise ValueError(f"Expected --tolerance to be a number from 0 up to 1. Got {tolerance}.")
         if not 0 < false_alarms < 1:
             raise ValueError(f"Expected --false-alarms to be a number between 0 and 1. Got {false_alarms}.")
-        if bad_rows not in ("raise", "set-aside"):
-            raise ValueError(f"Expected --bad-rows to be raise or set-aside. Got '{bad_rows}'.")
+        require_one_of("--bad-rows", bad_rows, ("raise", "set-aside"))
         loaded = load_model(model, require_certificate=require_certificate)
         stored = loaded.description_.get("training")
         training = None if stored is None else Usage.from_json(stored)
         now: Usage | None = None
         with counted("counting", unit="rows") as progress:
-            for chunk in read_chunks(data, text=texts_of(loaded)):
-                first = int(chunk.index[0]) + 1
-                with data_named(f"{data}, rows {first} to {first + len(chunk) - 1}"):
+            for chunk in read_chunks(data, text=text_columns(loaded.specification_, loaded.text_inputs)):
+                with data_named(data, chunk):
                     part = loaded.usage(chunk, bad_rows=bad_rows.replace("-", " "))
                 now = part if now is None else now + part
                 progress(now.rows)

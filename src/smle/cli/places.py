@@ -1,8 +1,8 @@
-"""Checks that model and table exist, before loading libraries that take seconds."""
+"""Checks of options, and that model and table exist, before loading libraries that take seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Overwrite", "RequireCertificate", "is_onnx", "load_model", "not_read", "not_read_text", "require_model",
-    "require_table", "texts_of",
+    "require_one_of", "require_table",
 ]  # fmt: skip
 
 RequireCertificate = Annotated[
@@ -42,14 +42,6 @@ def load_model(model: Path, *, require_certificate: bool) -> SafeEstimator:
             raise NotCertifiedError(f"{nothing_proved(model)} --no-require-certificate accepts it.")
         note(f"warning: {nothing_proved(model)} --require-certificate refuses such models.")
     return loaded
-
-
-def texts_of(model: SafeEstimator | OnnxModel) -> dict[str, frozenset[str]]:
-    """Return the columns that a model reads as text, each with names that do not mean missing."""
-    from smle.tables.table_files import text_columns
-
-    known = text_columns(model.specification_)
-    return {name: frozenset() for name in model.text_inputs} | known
 
 
 def not_read(model: SafeEstimator | OnnxModel, columns: Iterable[object]) -> list[str]:
@@ -100,3 +92,10 @@ def require_table(table: Path) -> None:
 
     if not table.is_file():
         next(read_chunks(table))  # raises with the reason
+
+
+def require_one_of(option: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ValueError unless an option has one of the allowed values."""
+    if value not in allowed:
+        expected = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise ValueError(f"Expected {option} to be {expected}. Got '{value}'.")

@@ -18,8 +18,8 @@ from smle.cli.places import (
     not_read,
     not_read_text,
     require_model,
+    require_one_of,
     require_table,
-    texts_of,
 )  # fmt: skip
 from smle.errors import DataError
 
@@ -86,14 +86,13 @@ def predict(
     Example: smle predict model/ new.csv -o predictions.csv --bad-rows set-aside
     """
     with reported(as_json):
-        from smle.tables.table_files import TableWriter, read_chunks
+        from smle.tables.table_files import TableWriter, read_chunks, text_columns
 
         if as_json and output is None:
             raise ValueError("--json needs --output FILE: the predictions would go where the JSON goes.")
         require_model(model, table=data, usage="smle predict {model} {table}", onnx=True)
         require_table(data)
-        if bad_rows not in ("raise", "set-aside"):
-            raise ValueError(f"Expected --bad-rows to be raise or set-aside. Got '{bad_rows}'.")
+        require_one_of("--bad-rows", bad_rows, ("raise", "set-aside"))
         if bad_rows == "set-aside" and output is None:
             raise ValueError("--bad-rows set-aside needs --output FILE: the bad rows are listed in FILE.bad.csv.")
         reasons = output.with_name(f"{output.name}.bad.csv") if bad_rows == "set-aside" and output is not None else None
@@ -104,13 +103,12 @@ def predict(
                 raise ValueError(f"'{place}' is the table itself. Name another file for the predictions.")
             if any(place.samefile(file) for file in _files(model)):
                 raise ValueError(f"'{place}' is a file of the model. Name another file for the predictions.")
-        if out_of_domain not in ("raise", "warn", "clip"):
-            raise ValueError(f"Expected --out-of-domain to be raise, warn or clip. Got '{out_of_domain}'.")
+        require_one_of("--out-of-domain", out_of_domain, ("raise", "warn", "clip"))
         import pandas as pd  # takes long
 
         loaded = _load(model, require_certificate)
         outside, aside = _Noted(), _Noted()
-        chunks = read_chunks(data, text=texts_of(loaded), empty=True)
+        chunks = read_chunks(data, text=text_columns(loaded.specification_, loaded.text_inputs), empty=True)
         first = next(chunks)
         chunks = itertools.chain([first], chunks)
         unread = [name for name in not_read(loaded, first.columns) if not keep_all and name not in (keep or ())]
@@ -125,12 +123,13 @@ def predict(
             for chunk in chunks:
                 good = chunk
                 if reasons is not None:
-                    with data_named(_named(data, chunk)):
+                    with data_named(data, chunk):
                         good, bad = loaded.without_bad_rows(chunk)
                     numbers = [rows + row + 1 for row in bad.reasons]
                     aside.add(numbers)
                     listed.write(pd.DataFrame({"row": numbers, "reason": list(bad.reasons.values())}))
-                answers = _answers(loaded, good, _named(data, chunk), out_of_domain, info, outside)
+                with data_named(data, chunk):
+                    answers = _answers(loaded, good, out_of_domain, info, outside)
                 if kept is not None:
                     answers = _beside(next(kept).iloc[good.index - rows], answers)
                 if reasons is not None:
@@ -228,13 +227,8 @@ class _Noted:
         return ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
 
 
-def _named(data: Path, chunk: pd.DataFrame) -> str:
-    first = int(chunk.index[0]) + 1 if len(chunk) else 1
-    return f"{data}, rows {first} to {first + len(chunk) - 1}"
-
-
 def _answers(
-    model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, name: str, policy: str, info: bool, outside: _Noted
+    model: SafeEstimator | OnnxModel, chunk: pd.DataFrame, policy: str, info: bool, outside: _Noted
 ) -> pd.DataFrame:
     """Return the predictions of a chunk as a table. The index of the chunk has the row numbers in the file."""
     import numpy as np
@@ -248,13 +242,12 @@ def _answers(
     if info and set(names) & set(_INFO):
         raise ValueError(f"--info: an output has the name of a column that would be added ({', '.join(_INFO)}).")
     numbers = chunk.index.to_numpy()
-    with data_named(name):
-        encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
-        if policy == "raise" and spec.rules:
-            require_in_domain(spec, encoded, "rows", numbers=numbers, remedy=_REMEDY)
-        values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
-            model.predict(chunk, out_of_domain="clip"), {}
-        )  # fmt: skip
+    encoded = model.encode(chunk) if isinstance(model, OnnxModel) else encode_inputs(spec, chunk)
+    if policy == "raise" and spec.rules:
+        require_in_domain(spec, encoded, "rows", numbers=numbers, remedy=_REMEDY)
+    values, facts = model.predict(chunk, return_info=True, out_of_domain="clip") if info else (
+        model.predict(chunk, out_of_domain="clip"), {}
+    )  # fmt: skip
     outside.add((1 + numbers[~in_domain(spec, encoded).all(axis=1)]).tolist())
     if isinstance(values, pd.DataFrame):
         table = values

@@ -20,7 +20,7 @@ from smle.cli.app import (
     say,
     warn,
 )
-from smle.cli.places import Overwrite, require_model, texts_of
+from smle.cli.places import Overwrite, require_model
 from smle_check.names import visible
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def project(
         X = y = None
         scores: dict[str, Any] = {}
         if data is not None:
-            table = read_table(data, text=texts_of(old) | text_columns(spec))
+            table = read_table(data, text=text_columns(old.specification_, old.text_inputs) | text_columns(spec))
             require_fitting(spec, table, data)
             X, test = split(table, test_share, 0)
             y = X[[item.name for item in spec.outputs]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,25 +13,12 @@ from smle.errors import ModelFormatError
 from smle.monitor.corrections import Corrections, paired, summed
 from smle.rules import Specification
 
-__all__ = ["Edges", "Observation", "Usage", "column_edges"]
+__all__ = ["Edges", "Usage", "column_edges"]
 
 Edges = dict[str, tuple[float, ...]]
 """The ascending ends of each input column's bins: bin i holds edges[i-1] < x <= edges[i]."""
 
 _BINS = 40
-
-
-class Observation(NamedTuple):
-    """Rows as the deployed program sees them.
-
-    Shapes: active (rows, rules), inside (rows, d); behind a learned box also cell (rows,) and clipped (rows,), the
-    share of clipped units.
-    """
-
-    active: npt.NDArray[np.bool_]
-    inside: npt.NDArray[np.bool_]
-    cell: npt.NDArray[np.int64] | None = None
-    clipped: npt.NDArray[np.float32] | None = None
 
 
 def column_edges(spec: Specification, encoded: npt.NDArray[Any]) -> Edges:
@@ -78,16 +65,23 @@ class Usage:
         cls,
         spec: Specification,
         encoded: npt.NDArray[Any],
-        seen: Observation,
         edges: Edges,
         *,
+        active: npt.NDArray[np.bool_],
+        inside: npt.NDArray[np.bool_],
+        cell: npt.NDArray[np.int64] | None = None,
+        clipped: npt.NDArray[np.float32] | None = None,
         heads: int = 0,
         head: Corrections | None = None,
         missing: dict[str, int] | None = None,
         set_aside: int = 0,
     ) -> Usage:
-        """Count encoded rows (rows, d), given how the program saw them."""
-        clipped = np.zeros(0) if seen.clipped is None else seen.clipped.astype(np.float64)
+        """Count encoded rows (rows, d), given how the deployed program sees them.
+
+        Shapes: active (rows, rules), inside (rows, d); behind a learned box also cell (rows,) and clipped (rows,), the
+        share of clipped units.
+        """
+        share = np.zeros(0) if clipped is None else clipped.astype(np.float64)
         bins = {}
         for i, name in enumerate(spec.columns):
             if name in edges:
@@ -95,12 +89,12 @@ class Usage:
                 bins[name] = tuple(np.bincount(place, minlength=len(edges[name]) + 1).tolist())
         return cls(
             rows=len(encoded),
-            rules=dict(zip((r.name for r in spec.rules), seen.active.sum(axis=0).tolist(), strict=True)),
-            cells=() if seen.cell is None else tuple(np.bincount(seen.cell, minlength=heads).tolist()),
-            outside=dict(zip(spec.columns, (~seen.inside).sum(axis=0).tolist(), strict=True)),
-            outside_rows=int((~seen.inside.all(axis=1)).sum()),
-            clipped=float(clipped.sum()),
-            clipped_squares=float((clipped**2).sum()),
+            rules=dict(zip((r.name for r in spec.rules), active.sum(axis=0).tolist(), strict=True)),
+            cells=() if cell is None else tuple(np.bincount(cell, minlength=heads).tolist()),
+            outside=dict(zip(spec.columns, (~inside).sum(axis=0).tolist(), strict=True)),
+            outside_rows=int((~inside.all(axis=1)).sum()),
+            clipped=float(share.sum()),
+            clipped_squares=float((share**2).sum()),
             edges=edges,
             bins=bins,
             head=head,
@@ -152,6 +146,9 @@ class Usage:
         """Read the result of `to_json`. Raises ModelFormatError if the data are malformed."""
         try:
             columns = data["columns"]
+            edges = {k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()}
+            if not all(map(math.isfinite, (end for ends in edges.values() for end in ends))):
+                raise ValueError("a bin has no finite end")
             return cls(
                 rows=int(data["rows"]),
                 rules={str(k): int(v) for k, v in data["rules"].items()},
@@ -160,11 +157,11 @@ class Usage:
                 outside_rows=int(data["outside_rows"]),
                 clipped=float(data["clipped"]["sum"]),
                 clipped_squares=float(data["clipped"]["squares"]),
-                edges={k: tuple(float(e) for e in v["edges"]) for k, v in columns.items()},
+                edges=edges,
                 bins={k: tuple(int(e) for e in v["bins"]) for k, v in columns.items()},
                 head=Corrections.from_json(data["head"]) if "head" in data else None,
                 missing={str(k): int(v) for k, v in data.get("missing", {}).items()},
                 set_aside=int(data.get("set_aside", 0)),
             )
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ModelFormatError("model.json: `training` does not hold the counts of training rows.") from None

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.guard_rows import FORMATS, GuardRow, domain_box
-from smle.regions.simplex import HalfSpace, point_or_proof
+from smle.regions.simplex import point_or_proof
 from smle.rules import Specification
+from smle.rules.formula import HalfSpace
 from smle.solvers import LinearProgram, Status, solve
 from smle_check.floats import BINARY64, Binary
 from smle_check.kernel import bounded
@@ -141,7 +142,7 @@ class Prover:
             gap = above[0] + below[0]
             if gap < 0 or (gap == 0 and not (below[1] and above[1])):
                 used = [r for r in (below[2], above[2]) if r is not None]
-                return tuple(sorted((r, 1 / abs(self.half_space(r, complement, fmt).form[0][1])) for r in used))
+                return tuple(sorted((r, 1 / abs(self.half_space(r, complement, fmt).coefficients[0][1])) for r in used))
             x[i] = (above[0] - below[0]) / 2
         return Point(tuple(x))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from time import monotonic
 
-from smle.regions.decide import Decider, Exclusions, HalfSpace, OneOf, Undecided, Witness
+from smle.regions.decide import Decider, Excluded, HalfSpace, OneOf, Undecided, Witness
 from smle.rules import CNF, Rule, Specification
 
-__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "rule_clauses"]
+__all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "statements"]
 
 _SECONDS = 10.0  # time limit for explaining a refusal
 _SUBSETS = 200  # smaller sets to try before reporting a minimal conflict
@@ -50,14 +50,14 @@ class Consistency:
             for literal in clause.literals
         )
 
-    def _needs(self, rules: Iterable[int], *, room: bool = False) -> tuple[list[OneOf], Exclusions]:
+    def _needs(self, rules: Iterable[int], *, room: bool = False) -> tuple[list[OneOf], list[Excluded]]:
         """Return the clauses and exclusions of some rules; with `room`, every literal is strict."""
         chosen = list(rules)
         clauses = [clause for r in chosen for clause in self._clauses[r]]
         if room:
             clauses = [OneOf(tuple(o._replace(strict=True) for o in clause.options), clause.tag) for clause in clauses]
-        exclusions = ((self.spec.rules[r].requirement.exclusions, r) for r in chosen)
-        return clauses, [(pairs, r) for pairs, r in exclusions if len(pairs)]
+        exclusions = (Excluded(self.spec.rules[r].requirement.exclusions, r) for r in chosen)
+        return clauses, [listed for listed in exclusions if len(listed.pairs)]
 
     def satisfiable_at(self, x: Sequence[Fraction], rules: Iterable[int], *, room: bool = False) -> Witness | None:
         """Return a witness (x, y) whose y satisfies the rules at the given x, or None. Its x is arbitrary."""
@@ -127,34 +127,29 @@ class Consistency:
         search was cut off.
         """
         stated = self.spec.rules[rule]
-        background = [clause for r in others for clause in rule_clauses(self.decider, self.spec.rules[r], r)]
-        always = [
-            (self.spec.rules[r].requirement.exclusions, r)
-            for r in others
-            if any(not region.rows for region in self.spec.rules[r].regions)
-            and len(self.spec.rules[r].requirement.exclusions) > EXPANDED_PAIRS
-        ]
+        background, pairs = statements(self.decider, {r: self.spec.rules[r] for r in others})
         used: set[int] = set()
         for region in stated.regions:
             for clause in stated.requirement.expanded():
-                units = [*self.decider.rows(region), *(o.negated() for o in self.decider.clause(clause).options)]
-                if self.decider.find(units, background, pairs=always) is not None:
+                units = [*region.rows, *(o.negated() for o in self.decider.clause(clause).options)]
+                if self.decider.find(units, background, pairs=pairs) is not None:
                     return None
                 used |= {tag for tag in self.decider.core if isinstance(tag, int)}
         return tuple(sorted(used))
 
 
-def rule_clauses(decider: Decider, rule: Rule, tag: int) -> list[OneOf]:
-    """Return a rule as clauses over (x, y). Long lists of exclusions are left out, so the result may be weaker."""
-    requirement = rule.requirement
-    pairs = requirement.exclusions if len(requirement.exclusions) <= EXPANDED_PAIRS else None
-    stated = CNF(requirement.clauses) if pairs is None else requirement
-    result = []
-    for region in rule.regions:
-        outside = tuple(row.negated() for row in decider.rows(region))
-        for clause in stated.expanded():
-            result.append(OneOf((*outside, *decider.clause(clause).options), tag))
-    return result
+def statements(decider: Decider, rules: Mapping[int, Rule]) -> tuple[list[OneOf], list[Excluded]]:
+    """Return rules, by tag, as clauses over (x, y); long lists of exclusions are kept as arrays."""
+    clauses, lists = list[OneOf](), list[Excluded]()
+    for tag, rule in rules.items():
+        requirement = rule.requirement
+        is_long = len(requirement.exclusions) > EXPANDED_PAIRS
+        stated = CNF(requirement.clauses) if is_long else requirement
+        for region in rule.regions:
+            outside = tuple(row.negated() for row in region.rows)
+            clauses += [OneOf((*outside, *decider.clause(clause).options), tag) for clause in stated.expanded()]
+            lists += [Excluded(requirement.exclusions, tag, outside)] if is_long else []
+    return clauses, lists
 
 
 def room_at(

@@ -13,21 +13,21 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.regions.simplex import HalfSpace, point_or_proof
-from smle.rules import Clause, Polytope, Row, Specification, exclusion, label_columns
+from smle.regions.simplex import point_or_proof
+from smle.rules import Clause, Specification, exclusion, label_columns
+from smle.rules.formula import HalfSpace
 
-__all__ = ["Decider", "Exclusions", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
+__all__ = ["Decider", "Excluded", "HalfSpace", "OneOf", "Undecided", "Witness", "eliminate"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 Core = frozenset[Hashable]
 """The tags that a refutation used."""
 Unit = tuple[HalfSpace, Hashable]
-Exclusions = Sequence[tuple[npt.NDArray[np.int32], Hashable]]
-"""Pairs of labels that are not both on, with tags."""
 MAX_NODES = 3000
 MAX_ROWS = 600
 _FEW_MEMBERS = 8  # smaller groups are left to the linear program
@@ -51,6 +51,14 @@ class OneOf:
             known = sum((v * values[i] for i, v in form if i in values), ZERO)
             options.append(HalfSpace(tuple((i, v) for i, v in form if i not in values), bound - known, strict))
         return OneOf(tuple(options), self.tag)
+
+
+class Excluded(NamedTuple):
+    """Pairs of labels (n, 2) that are not both on, unless one of the half-spaces `outside` holds."""
+
+    pairs: npt.NDArray[np.int32]
+    tag: Hashable = None
+    outside: tuple[HalfSpace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,6 @@ class Decider:
 
     # --- translation ------------------------------------------------------------------------------------------
 
-    def row(self, row: Row) -> HalfSpace:
-        """Return a row of a region as a half-space over (x, y)."""
-        return HalfSpace(row.coefficients, row.bound, row.strict)
-
-    def rows(self, polytope: Polytope) -> list[HalfSpace]:
-        """Return the rows of a region."""
-        return [self.row(row) for row in polytope.rows]
-
     def clause(self, clause: Clause, tag: Hashable = None) -> OneOf:
         """Return a clause over outputs as one over (x, y)."""
         forms = ((*own.inputs, *((self.d + i, v) for i, v in own.outputs)) for own in clause.literals)
@@ -104,7 +104,7 @@ class Decider:
     # --- search -----------------------------------------------------------------------------------------------
 
     def find(
-        self, units: Iterable[HalfSpace], clauses: Iterable[OneOf] = (), *, pairs: Exclusions = ()
+        self, units: Iterable[HalfSpace], clauses: Iterable[OneOf] = (), *, pairs: Sequence[Excluded] = ()
     ) -> Witness | None:
         """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
@@ -129,18 +129,18 @@ class Decider:
     def _looked_up(self, units: list[Unit], clauses: Sequence[OneOf]) -> list[tuple[int, ...]]:
         """Return the large groups of which a half-space reads several members, or a unit requires one."""
         found: dict[tuple[int, ...], None] = {}
-        forms = [unit.form for unit, _ in units] + [option.form for clause in clauses for option in clause.options]
-        for form in forms:
+        spaces = [unit for unit, _ in units] + [option for clause in clauses for option in clause.options]
+        for form, *_ in spaces:
             groups = [self._groups[i] for i, _ in form if i in self._groups] if len(form) > 1 else []
             found |= dict.fromkeys(g for g in set(groups) if len(g) > _FEW_MEMBERS and groups.count(g) > 1)
         for unit, _ in units:
-            group = self._groups.get(unit.form[0][0], ()) if len(unit.form) == 1 else ()
-            if len(group) > _FEW_MEMBERS and unit.form[0][1] == unit.bound == -ONE:
+            group = self._groups.get(unit.member, ())
+            if len(group) > _FEW_MEMBERS:
                 found[group] = None
         return list(found)
 
     def _by_member(
-        self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions, groups: Sequence[tuple[int, ...]]
+        self, units: list[Unit], clauses: list[OneOf], pairs: Sequence[Excluded], groups: Sequence[tuple[int, ...]]
     ) -> Witness | Core:
         """Search for each member of the groups in turn: sums over a group are then constants."""
         if not groups:
@@ -149,29 +149,31 @@ class Decider:
         own, core = set(group), set[Hashable]()
         split_units = [(*_split(unit, own), tag) for unit, tag in units]
         split_clauses = [([_split(option, own) for option in clause.options], clause) for clause in clauses]
+        split_pairs = [([_split(row, own) for row in listed.outside], listed) for listed in pairs]
         apart = self._descend([(rest, tag) for rest, part, tag in split_units if not part], [], [])
         if isinstance(apart, frozenset):  # it does not depend on the member
             return apart
         self._most += len(group)
         members = group
         for unit, tag in units:  # if one member is required, skip the others
-            if len(unit.form) == 1 and unit.form[0][0] in own and unit.form[0][1] == unit.bound == -ONE:
-                members = (unit.form[0][0],)
+            if unit.member in own:
+                members = (unit.member,)
                 core.add(tag)
                 break
         for member in members:
             fixed = [(_with(rest, part, member), tag) for rest, part, tag in split_units]
-            left = [replace(c, options=tuple(_with(*option, member) for option in own)) for own, c in split_clauses]
-            left = [c for c in left if not any(not option.form and option.holds(()) for option in c.options)]
-            left = [replace(c, options=tuple(option for option in c.options if option.form)) for c in left]
-            false = [tag for unit, tag in fixed if not unit.form and not unit.holds(())]
+            open_clauses = [(_open(options, member), clause) for options, clause in split_clauses]
+            left = [replace(clause, options=options) for options, clause in open_clauses if options is not None]
+            open_pairs = [(_open(rows, member), listed) for rows, listed in split_pairs]
+            excluded = [listed._replace(outside=rows) for rows, listed in open_pairs if rows is not None]
+            false = [tag for unit, tag in fixed if not unit.coefficients and not unit.holds(())]
             false += [clause.tag for clause in left if not clause.options]
             if false:
                 core.add(false[0])
                 continue
-            open_ = [(unit, tag) for unit, tag in fixed if unit.form]
+            open_ = [(unit, tag) for unit, tag in fixed if unit.coefficients]
             open_ += [(clause.options[0], clause.tag) for clause in left if len(clause.options) == 1]
-            outcome = self._by_member(open_, [c for c in left if len(c.options) > 1], pairs, others)
+            outcome = self._by_member(open_, [c for c in left if len(c.options) > 1], excluded, others)
             if isinstance(outcome, Witness):
                 x = list(outcome.x)
                 for i in group:
@@ -180,7 +182,7 @@ class Decider:
             core |= outcome
         return frozenset(core)
 
-    def _descend(self, units: list[Unit], clauses: list[OneOf], pairs: Exclusions) -> Witness | Core:
+    def _descend(self, units: list[Unit], clauses: list[OneOf], pairs: Sequence[Excluded]) -> Witness | Core:
         self._nodes += 1
         if self._nodes > self._most or monotonic() > self.end:
             raise Undecided
@@ -199,15 +201,16 @@ class Decider:
             core |= outcome - {token}
         return frozenset(core)
 
-    def _broken(self, point: Sequence[Fraction], clauses: list[OneOf], pairs: Exclusions) -> OneOf | None:
+    def _broken(self, point: Sequence[Fraction], clauses: list[OneOf], pairs: Sequence[Excluded]) -> OneOf | None:
         for clause in clauses:
             if not any(option.holds(point) for option in clause.options):
                 return clause
         positive = np.array([v >= 0 for v in point[self.d :]])
-        for array, tag in pairs:
+        for array, tag, outside in pairs:
             bad = np.flatnonzero(positive[array].all(axis=1))
-            if len(bad):
-                return self.clause(exclusion(*array[bad[0]].tolist()), tag)
+            if len(bad) and not any(row.holds(point) for row in outside):
+                off = self.clause(exclusion(*array[bad[0]].tolist())).options
+                return OneOf((*outside, *off), tag)
         for i in self._integer:
             if point[i].denominator != 1:
                 low = Fraction(point[i].numerator // point[i].denominator)
@@ -216,7 +219,7 @@ class Decider:
 
     def _solve(self, units: list[Unit]) -> list[Fraction] | Core:
         """Return a point (d + m) of the half-spaces, or the tags that a refutation uses."""
-        groups = {self._groups[i] for unit, _ in units for i, _ in unit.form if i in self._groups}
+        groups = {self._groups[i] for unit, _ in units for i, _ in unit.coefficients if i in self._groups}
         sums = [HalfSpace(tuple((i, s) for i in group), s) for group in groups for s in (ONE, -ONE)]
         units = [*units, *((row, None) for row in sums)]
         free = [None] * self.m
@@ -231,12 +234,13 @@ class Decider:
     # --- for every x some y ------------------------------------------------------------------------------------
 
     def uncovered(
-        self, region: Sequence[HalfSpace], clauses: Sequence[OneOf], *, pairs: Exclusions = ()
+        self, region: Sequence[HalfSpace], clauses: Sequence[OneOf], *, pairs: Sequence[Excluded] = ()
     ) -> tuple[Fraction, ...] | None:
         """Return an x of the region for which no y satisfies the clauses, or None if there is none.
 
         At a point with an answer, the literals that hold there are projected to the inputs. The answer covers that
-        whole polytope, and the search continues outside it. Raises Undecided if it grows too large.
+        whole polytope, and the search continues outside it. `pairs` are excluded everywhere. Raises Undecided if it
+        grows too large.
         """
         stack: list[list[HalfSpace]] = [[]]
         steps = 0
@@ -257,7 +261,7 @@ class Decider:
             below = ~np.array([v >= 0 for v in answer.y])
             rows += [
                 HalfSpace(((self.d + int(k), ONE),), ZERO, strict=True)
-                for array, _ in pairs
+                for array, *_ in pairs
                 for k in np.unique(array[below[array]])
             ]
             passed: list[HalfSpace] = []
@@ -268,29 +272,38 @@ class Decider:
 
     def _tied_to_inputs(self, rows: Sequence[HalfSpace]) -> list[HalfSpace]:
         """Return the rows that mention an input, and those that share outputs with them."""
-        chosen = [row for row in rows if row.form[0][0] < self.d]
-        rest = [row for row in rows if row.form[0][0] >= self.d]
-        outputs = {i for row in chosen for i, _ in row.form if i >= self.d}
+        chosen = [row for row in rows if row.coefficients[0][0] < self.d]
+        rest = [row for row in rows if row.coefficients[0][0] >= self.d]
+        outputs = {i for row in chosen for i, _ in row.coefficients if i >= self.d}
         grown = True
         while grown:
-            more = [row for row in rest if any(i in outputs for i, _ in row.form)]
-            rest = [row for row in rest if not any(i in outputs for i, _ in row.form)]
+            more = [row for row in rest if any(i in outputs for i, _ in row.coefficients)]
+            rest = [row for row in rest if not any(i in outputs for i, _ in row.coefficients)]
             chosen += more
-            outputs |= {i for row in more for i, _ in row.form}
+            outputs |= {i for row in more for i, _ in row.coefficients}
             grown = bool(more)
         return chosen
 
 
 def _split(row: HalfSpace, group: Collection[int]) -> tuple[HalfSpace, dict[int, Fraction]]:
     """Split a half-space into the part without the columns of a group, and the coefficients of these."""
-    part = {i: v for i, v in row.form if i in group}
-    return (row._replace(form=tuple((i, v) for i, v in row.form if i not in group)) if part else row), part
+    part = {i: v for i, v in row.coefficients if i in group}
+    rest = tuple((i, v) for i, v in row.coefficients if i not in group)
+    return (HalfSpace(rest, row.bound, row.strict) if part else row), part
 
 
 def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpace:
     """Add the coefficient of the one member that is 1 to a half-space."""
     value = part.get(member)
-    return row if not value else row._replace(bound=row.bound - value)
+    return row if not value else HalfSpace(row.coefficients, row.bound - value, row.strict)
+
+
+def _open(options: Iterable[tuple[HalfSpace, Mapping[int, Fraction]]], member: int) -> tuple[HalfSpace, ...] | None:
+    """Return split options that still depend on something with one member at 1, or None if another one holds."""
+    fixed = [_with(*option, member) for option in options]
+    if any(not option.coefficients and option.holds(()) for option in fixed):
+        return None
+    return tuple(option for option in fixed if option.coefficients)
 
 
 def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[HalfSpace]:
@@ -299,25 +312,25 @@ def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[Ha
     Rows that lose all variables are dropped: they are true if the polytope has a point, which callers ensure. Raises
     Undecided if there are too many rows.
     """
-    current = list(dict.fromkeys(_canonical(row) for row in rows))
+    current = list(dict.fromkeys(row.scaled() for row in rows))
     while True:
         counts: dict[int, list[int]] = {}
         for row in current:
-            for i, v in row.form:
+            for i, v in row.coefficients:
                 if gone(i):
                     counts.setdefault(i, [0, 0])[v > 0] += 1
         if not counts:
-            return [row for row in current if row.form]
+            return [row for row in current if row.coefficients]
         i = min(counts, key=lambda k: (counts[k][0] * counts[k][1], k))
         kept: list[HalfSpace] = []
         positive: list[HalfSpace] = []
         negative: list[HalfSpace] = []
         for row in current:
-            value = dict(row.form).get(i, ZERO)
+            value = dict(row.coefficients).get(i, ZERO)
             (positive if value > 0 else negative if value < 0 else kept).append(row)
         for up in positive:
             for down in negative:
-                kept.append(_canonical(_combined(up, down, i)))
+                kept.append(_combined(up, down, i).scaled())
         current = list(dict.fromkeys(kept))
         if len(current) > MAX_ROWS:
             raise Undecided
@@ -325,17 +338,10 @@ def eliminate(rows: Iterable[HalfSpace], gone: Callable[[int], bool]) -> list[Ha
 
 def _combined(up: HalfSpace, down: HalfSpace, i: int) -> HalfSpace:
     """Add two rows so that variable i cancels."""
-    a, b = dict(up.form), dict(down.form)
+    a, b = dict(up.coefficients), dict(down.coefficients)
     total = {k: a.get(k, ZERO) / a[i] - b.get(k, ZERO) / b[i] for k in {*a, *b}}
     return HalfSpace(
         tuple(sorted((k, v) for k, v in total.items() if v)),
         up.bound / a[i] - down.bound / b[i],
         up.strict or down.strict,
     )
-
-
-def _canonical(row: HalfSpace) -> HalfSpace:
-    if not row.form or abs(row.form[0][1]) == 1:
-        return row
-    scale = abs(row.form[0][1])
-    return HalfSpace(tuple((i, v / scale) for i, v in row.form), row.bound / scale, row.strict)

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from smle.errors import RuleError
-from smle.regions.simplex import HalfSpace
 from smle.rules import Linear, Row, Specification
+from smle.rules.formula import HalfSpace
 from smle_check.floats import FORMATS, Binary, coefficient, constant, guard_slack, nearest, threshold_above
 
 if TYPE_CHECKING:

@@ -11,33 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
-from smle.rules import Linear, dot
+from smle.rules.formula import HalfSpace
 
-__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "HalfSpace", "maximize", "point_or_proof"]
+__all__ = ["ExactInfeasible", "ExactOptimal", "ExactUnbounded", "maximize", "point_or_proof"]
 
 SparseRow = Sequence[tuple[int, Fraction]]
 End = Fraction | None
 ZERO = Fraction(0)
 _GREEDY_PIVOTS = 200
-
-
-class HalfSpace(NamedTuple):
-    """`form . x <= bound` (`<` if strict)."""
-
-    form: Linear
-    bound: Fraction
-    strict: bool = False
-
-    def holds(self, point: Sequence[Fraction]) -> bool:
-        """Return whether it holds at a point, exactly."""
-        value = dot(self.form, point)
-        return value < self.bound if self.strict else value <= self.bound
-
-    def negated(self) -> HalfSpace:
-        """Return the complement."""
-        return HalfSpace(tuple((i, -v) for i, v in self.form), -self.bound, not self.strict)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from smle.monitor import Usage
 from smle.regions.cells import Cells, binding_rules
 from smle.report import svg
 from smle.report.measured import Measured
-from smle.report.recorded import Scores, metric_title, scores_of, training_of, typeset
+from smle.report.recorded import Scores, metric_title, scores_of, typeset
 from smle.report.tables import Cell, PageTable, named, numbers, share
 from smle.report.wording import count_text, listed, number, short
 from smle.rules import Choice, Label, Specification, share_text
@@ -24,7 +25,11 @@ _LINES = 40  # scores by output
 
 
 def data_view(
-    description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
+    description: Mapping[str, Any],
+    spec: Specification,
+    cells: Cells | None,
+    training: Usage | None,
+    measured: Measured | None,
 ) -> dict[str, Any]:
     """Return accuracy, violations, coverage and plots; `cells` are those of a learned box."""
     recorded = scores_of(description.get("scores"), rules=bool(spec.rules))
@@ -37,7 +42,7 @@ def data_view(
         "rule_table": None,
         "figures": [],
         "figures_title": "",
-        "cells": _cells_view(description, spec, cells, measured),
+        "cells": _cells_view(spec, cells, training, measured),
     }
     if measured is not None and spec.rules:
         view["rule_table"] = _rule_table(spec, measured)
@@ -135,7 +140,7 @@ def _rule_table(spec: Specification, measured: Measured) -> PageTable:
     shown = [name for name in titles if name in measured.broken]
     rows = []
     for index, rule in enumerate(spec.rules[:_RULES]):
-        active, closest = measured.active[index], measured.closest[index]
+        active, closest = measured.usage.rules[rule.name], measured.closest[index]
         part = active / measured.inside
         broken = [f"{measured.broken[name][index]:,}" for name in shown]
         where = share(part, f"{active:,} ({share_text(part)})")
@@ -146,17 +151,17 @@ def _rule_table(spec: Specification, measured: Measured) -> PageTable:
 
 
 def _cells_view(
-    description: Mapping[str, Any], spec: Specification, cells: Cells | None, measured: Measured | None
+    spec: Specification, cells: Cells | None, training: Usage | None, measured: Measured | None
 ) -> PageTable | None:
     """Return the cells of a learned box by their rules, with their shares of rows."""
     if cells is None:
         return None
-    trained = training_of(description).cells
     columns: list[tuple[str, Sequence[float]]] = []
-    if len(trained) == len(cells):
-        columns.append(("Share of training rows", trained))
-    if measured is not None and len(measured.cells) == len(cells):
-        columns.append(("Share of the table", [count / measured.inside for count in measured.cells]))
+    table = None if measured is None else measured.usage
+    for title, usage in (("Share of training rows", training), ("Share of the table", table)):
+        counts = () if usage is None else usage.cells
+        if len(counts) == len(cells) and min(counts, default=0) >= 0 < sum(counts):
+            columns.append((title, [count / sum(counts) for count in counts]))
     rows = []
     for index in range(len(cells)):
         free = cells.free_cell and index == len(cells) - 1

@@ -12,7 +12,7 @@ from smle.errors import DataError
 from smle.estimators import SafeEstimator
 from smle.estimators.concerns import concern_about
 from smle.estimators.scores import ScoreTable, compare, encode_targets
-from smle.monitor.corrections import Corrections
+from smle.monitor import Usage
 from smle.nearest.oracle import to_scores
 from smle.report.recorded import Scores, mapping_of, scores_of
 from smle.rules import Literals, Specification
@@ -31,12 +31,12 @@ _CLAUSES = 500  # clauses of a rule that are compared with every row
 class Measured:
     """Figures of one table. All but `rows` and `outside` are about the rows inside the domain.
 
-    * `cells`: rows per cell of a learned box.
-    * `active`: rows on which each rule applies; `closest`: the least room of the safe model on a row, per rule.
+    * `usage`: these rows, counted by rules that apply, by cells of a learned box, by what a head of rules did.
+    * `closest`: the least room of the safe model on a row, per rule.
     * `broken`: rows that break each rule, by source of the outputs (`data`, `plain`, `safe`).
     * `scores`: as in model.json; `sampled`: rows behind the scores of oracle and post-processing.
     * `targets`, `outputs`: true and predicted values (inside, m); targets is None if the table has none.
-    * `head`, `own`: what a head of rules did, and the answers of the model in front of it (inside, m).
+    * `own`: the answers of the model in front of a head of rules (inside, m).
     * `chances`: probabilities (inside, m), as from `predict_proba`; None for numbers.
     * `ranges`: the smallest and largest value of each input column.
     * `trained`: how many rows the model was trained on; `is_training`: whether the table is exactly these.
@@ -44,9 +44,7 @@ class Measured:
 
     rows: int
     outside: dict[str, int]
-    inside: int
-    cells: tuple[int, ...]
-    active: tuple[int, ...]
+    usage: Usage
     closest: tuple[float | None, ...]
     broken: dict[str, tuple[int, ...]]
     scores: Scores
@@ -54,12 +52,16 @@ class Measured:
     targets: Array | None
     outputs: Array
     medians: dict[str, float]
-    head: Corrections | None = None
     own: Array | None = None
     chances: Array | None = None
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     trained: int | None = None
     is_training: bool = False
+
+    @property
+    def inside(self) -> int:
+        """How many rows lie in the domain."""
+        return self.usage.rows
 
     @property
     def trained_text(self) -> str:
@@ -91,10 +93,7 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     X, targets = X[kept], None if targets is None else targets[kept]
     found = model.answer(rows, "raise", count=False)
     Y = found.served.astype(np.float64)
-    head, own = None, None
-    if model.has_head_of_rules:
-        head = Corrections.of(spec, found.encoded, found.answers, found.served, found.by)
-        own = found.answers.astype(np.float64)
+    own = found.answers.astype(np.float64) if model.has_head_of_rules else None
     answers, kind = {"safe": Y}, ""
     if plain is not None:
         answers["plain"], kind = plain.raw_outputs(rows), "network"
@@ -103,13 +102,10 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
     judged = {"data": to_scores(spec, targets)} if targets is not None else {}
     wrong = {name: broken(spec, X, values) for name, values in {**judged, **answers}.items()}
     scores, sampled = _scored(model, X, targets, answers, kind)
-    cell = None if found.box is None else found.box.cell_of(found.encoded)
     return Measured(
         rows=len(inside),
         outside=outside,
-        inside=len(X),
-        cells=() if cell is None else tuple(np.bincount(cell, minlength=len(model.deployed_.cells)).tolist()),
-        active=tuple(int(active(rule, X).sum()) for rule in spec.rules),
+        usage=found.usage({}, missing={}),
         closest=tuple(_closest(spec, rule, X, Y) for rule in range(len(spec.rules))),
         broken={name: tuple(int(v) for v in rows.sum(axis=0)) for name, rows in wrong.items()},
         scores=scores_of(scores, rules=bool(spec.rules)),
@@ -117,7 +113,6 @@ def measure(model: SafeEstimator, table: Any, *, plain: SafeEstimator | None = N
         targets=targets,
         outputs=Y,
         medians={name: float(np.median(X[:, i])) for i, name in enumerate(spec.columns)},
-        head=head,
         own=own,
         chances=model.chances(found),
         ranges={name: (float(X[:, i].min()), float(X[:, i].max())) for i, name in enumerate(spec.columns)},

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from smle.monitor.corrections import Corrections
+from smle.errors import ModelFormatError
+from smle.monitor import Usage
 from smle.rules import share_text
 
 __all__ = [
@@ -20,8 +21,6 @@ __all__ = [
     "RecordedHistory",
     "ScoreRow",
     "Scores",
-    "Training",
-    "corrections_of",
     "history_of",
     "mapping_of",
     "metric_title",
@@ -29,6 +28,7 @@ __all__ = [
     "text_of",
     "training_of",
     "typeset",
+    "typical_of",
 ]  # fmt: skip
 
 _PLAIN = {"quick": "quick plain model", "estimator": "model alone"}
@@ -148,15 +148,6 @@ class RecordedHistory:
     final: int = 0
 
 
-@dataclass(frozen=True)
-class Training:
-    """The training rows: their share in each cell, the median of each input column, and where most values lie."""
-
-    cells: tuple[float, ...]
-    medians: dict[str, float]
-    ranges: dict[str, tuple[float, float]]
-
-
 def scores_of(entry: Any, *, rules: bool = True) -> Scores:
     """Read scores in the layout of `estimators.compare_models`; without rules, only those of the model itself."""
     scores = mapping_of(entry)
@@ -224,28 +215,25 @@ def history_of(description: Mapping[str, Any]) -> RecordedHistory | None:
     )
 
 
-def corrections_of(description: Mapping[str, Any]) -> Corrections | None:
-    """Return what a head of rules did to the answers for the training rows, if recorded."""
+def training_of(description: Mapping[str, Any]) -> Usage | None:
+    """Return the counts of the training rows, or None if none are recorded."""
     try:
-        return Corrections.from_json(mapping_of(description.get("training"))["head"])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return Usage.from_json(description.get("training"))
+    except ModelFormatError:
         return None
 
 
-def training_of(description: Mapping[str, Any]) -> Training:
-    """Return what is recorded about the training rows."""
-    training = mapping_of(description.get("training"))
-    counts = _series(training.get("cells"))
-    total = sum(counts)
+def typical_of(training: Usage | None) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Return the median of each input column (of a 0/1 column, its share of ones), and where most values lie."""
     medians, ranges = {}, {}
-    for name, facts in mapping_of(training.get("columns")).items():
-        edges, bins = _series(mapping_of(facts).get("edges")), _series(mapping_of(facts).get("bins"))
-        if len(edges) == 1 and len(bins) == 2 and sum(bins) > 0:
-            medians[str(name)] = bins[1] / sum(bins)  # a 0/1 column: its share of ones
+    for name, edges in ({} if training is None else training.edges).items():
+        bins = () if training is None else training.bins[name]
+        if len(edges) == 1 and len(bins) == 2 and min(bins) >= 0 < sum(bins):
+            medians[name] = bins[1] / sum(bins)
         elif edges:
-            medians[str(name)] = edges[len(edges) // 2]
-            ranges[str(name)] = (min(edges), max(edges))
-    return Training(tuple(count / total for count in counts) if total > 0 else (), medians, ranges)
+            medians[name] = edges[len(edges) // 2]
+            ranges[name] = (min(edges), max(edges))
+    return medians, ranges
 
 
 def text_of(value: Any) -> str:

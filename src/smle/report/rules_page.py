@@ -19,10 +19,10 @@ from smle.advice.diagnosis import Diagnosis
 from smle.report import svg
 from smle.report.page import render, require_page, stamped, write_page
 from smle.report.recorded import typeset
-from smle.report.sentences import about_view, named_numbers, rule_view
+from smle.report.sentences import rule_view, rules_view
 from smle.report.tables import PageTable
 from smle.report.wording import count_text, domain_text, listed, number, short
-from smle.rules import Categorical, Label, Specification, share_text
+from smle.rules import Categorical, Specification, share_text
 from smle.tables import Reader
 from smle_check.names import visible
 
@@ -71,11 +71,7 @@ def _view(found: Diagnosis, table: Any) -> dict[str, Any]:
         "untested": [item.text for item in found.untested],
         "subtitle": f"{count_text(len(spec.rules), 'rule')}, {count_text(len(spec.inputs), 'input')}, "
         f"{count_text(len(spec.outputs), 'output')}",
-        "about": about_view(spec.about),
-        "rules": [_rule(found, index) for index in range(min(len(spec.rules), _RULES))],
-        "rules_left_out": max(0, len(spec.rules) - _RULES),
-        "constants": named_numbers(spec),
-        "labels": any(isinstance(output, Label) for output in spec.outputs),
+        **rules_view(spec, [_rule(found, index) for index in range(min(len(spec.rules), _RULES))]),
         "has_data": data is not None,
         "has_targets": data is not None and data.costs is not None,
         "matrix": matrix,

@@ -7,7 +7,7 @@ from typing import Any
 
 from smle.errors import RuleError
 from smle.report.wording import exact_text, grouped_text, name_text
-from smle.rules import About, Categorical, Choice, Rule, Specification, clause_text, region_text
+from smle.rules import About, Categorical, Choice, Label, Rule, Specification, clause_text, region_text
 from smle.rules.affine import number as value_of
 from smle.rules.expressions import (
     CASES,
@@ -36,7 +36,7 @@ from smle.rules.expressions import (
 from smle.rules.lookups import lookups_in
 from smle_check.names import visible
 
-__all__ = ["about_view", "named_numbers", "rule_view", "words"]
+__all__ = ["rule_view", "rules_view", "words"]
 
 _LONGEST = 400
 _SPOKEN = 20_000  # longest text put in words; only the beginning is shown
@@ -50,7 +50,18 @@ _PHRASES = {"<=": "at most", ">=": "at least", "<": "below", ">": "above"}
 _IMPLIES, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _ATOM = range(1, 10)
 
 
-def named_numbers(spec: Specification) -> list[tuple[str, str]]:
+def rules_view(spec: Specification, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what both pages show of rules, given a `rule_view` of each that is listed, with more about it."""
+    return {
+        "rules": rows,
+        "rules_left_out": len(spec.rules) - len(rows),
+        "about": _about_view(spec.about),
+        "constants": _named_numbers(spec),
+        "labels": any(isinstance(output, Label) for output in spec.outputs),
+    }
+
+
+def _named_numbers(spec: Specification) -> list[tuple[str, str]]:
     """Return constants with their values, and tables with how many numbers they hold."""
     found = [(visible(name), exact_text(value)) for name, value in spec.constants]
     for table in spec.tables:
@@ -74,10 +85,10 @@ def rule_view(rule: Rule, spec: Specification) -> dict[str, Any]:
     """Return what both pages show of a rule: its name, its words, and its condition and clauses as formulas."""
     first, *more = _requirement(rule, spec)
     lines = [f"{_condition(rule, spec)}  ⟹  {first}", *(f"and {line}" for line in more)]
-    return {"name": visible(rule.name), "words": words(rule, spec), "formula": lines, "about": about_view(rule.about)}
+    return {"name": visible(rule.name), "words": words(rule, spec), "formula": lines, "about": _about_view(rule.about)}
 
 
-def about_view(about: About) -> list[tuple[str, str]]:
+def _about_view(about: About) -> list[tuple[str, str]]:
     """Return the metadata of a rule or a file, for readers."""
     return [(what.capitalize(), visible(text)) for what, text in about]
 

@@ -33,8 +33,8 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
     found: list[tuple[str, Corrections]] = []
     if trained is not None and trained.rows:
         found.append(("training rows", trained))
-    if measured is not None and measured.head is not None:
-        found.append(("rows of the table", measured.head))
+    if measured is not None and measured.usage.head is not None:
+        found.append(("rows of the table", measured.usage.head))
     if not found:
         return None
     parts = _parts(spec, found)
@@ -57,7 +57,7 @@ def served_view(spec: Specification, trained: Corrections | None, measured: Meas
 
 def served_facts(trained: Corrections | None, measured: Measured | None) -> list[tuple[str, str, str]]:
     """Return the fact for the first screen: how many answers were kept."""
-    table = None if measured is None else measured.head
+    table = None if measured is None else measured.usage.head
     counts, where = (table, "rows of the table") if table is not None else (trained, "training rows")
     if counts is None or not counts.rows:
         return []
@@ -107,7 +107,7 @@ def _entries(found: Sequence[tuple[str, Corrections]]) -> PageTable | None:
 
 def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]]:
     """Draw how far numbers were moved in the given table."""
-    if measured.head is None or measured.own is None:
+    if measured.own is None:
         return []
     figures = []
     for output, place in spec.output_slices:

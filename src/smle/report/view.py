@@ -9,15 +9,14 @@ import smle_check
 from smle.certificates.agreement import assumptions_of
 from smle.certificates.document import Proved, by_rule
 from smle.heads.table import head_for
-from smle.report import svg
+from smle.report import sentences, svg
 from smle.report.judge import NO_RULES, PROVED, REJECTED, Judgement
 from smle.report.measured import Measured
 from smle.report.recorded import history_of, mapping_of
-from smle.report.sentences import about_view, named_numbers, rule_view
 from smle.report.steps_view import sums_text
 from smle.report.tables import PageTable, numbers
 from smle.report.wording import count_text, domain_text, listed, margin_text, number, short
-from smle.rules import Label, Specification, share_text
+from smle.rules import Specification, share_text
 from smle_check.names import visible
 
 __all__ = ["guarantee_view", "history_view", "rules_view", "statements_view", "verdict_view"]
@@ -101,9 +100,9 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
     accepted = judgement.verdict == PROVED
     statements = by_rule(judgement.proved)
     rows = []
-    for index, rule in enumerate(spec.rules[:_RULES]):
+    for rule in spec.rules[:_RULES]:
         found = statements.get(visible(rule.name), [])
-        row = {**rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
+        row = {**sentences.rule_view(rule, spec), "statements": len(found), "margin": "", "enforced": "", "seen": ""}
         row["sums"] = "" if spec.grid is None else sums_text(spec.grid, rule)
         if not accepted:
             row |= {"badge": "not proved", "badge_kind": "bad"}
@@ -117,16 +116,10 @@ def rules_view(judgement: Judgement, measured: Measured | None) -> dict[str, Any
             row |= {"badge": "proved", "badge_kind": "", "enforced": _enforced(found)}
             row["margin"] = "" if row["enforced"] else margin_text(min(item.margin for item in found))
             if measured is not None:
-                row["seen"] = f"active on {share_text(measured.active[index] / measured.inside)} of the rows"
+                row["seen"] = f"active on {share_text(measured.usage.rules[rule.name] / measured.inside)} of the rows"
         rows.append(row)
-    return {
-        "rules": rows,
-        "about": about_view(spec.about),
-        "rules_left_out": len(spec.rules) - len(rows),
-        "labels": any(isinstance(output, Label) for output in spec.outputs),
-        "constants": named_numbers(spec),
-        "small_margin": any(not item.by and item.margin < 1e-4 for item in judgement.proved),
-    }
+    small = any(not item.by and item.margin < 1e-4 for item in judgement.proved)
+    return {**sentences.rules_view(spec, rows), "small_margin": small}
 
 
 def statements_view(proved: Sequence[Proved]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from smle.report.explorer import explorer_data
 from smle.report.judge import PROVED, REJECTED, Judgement, judge, judge_folder
 from smle.report.measured import Measured, measure
 from smle.report.page import render, require_page, stamped, write_page
-from smle.report.recorded import corrections_of, training_of
+from smle.report.recorded import training_of, typical_of
 from smle.report.served_view import served_facts, served_view
 from smle.report.steps_view import steps_view
 from smle.report.view import guarantee_view, history_view, rules_view, statements_view, verdict_view
@@ -81,9 +81,8 @@ def write_report(
     title = name or (_folder_name(place) if place is not None else type(model).__name__)
     table = data
     if isinstance(data, str | PathLike):
-        texts = {} if judgement.spec is None else text_columns(judgement.spec)
         inside = () if estimator is None else estimator.text_inputs
-        table = read_table(data, text={name: frozenset() for name in inside} | texts)
+        table = read_table(data, text={} if judgement.spec is None else text_columns(judgement.spec, inside))
     try:
         measured = None if estimator is None or table is None else measure(estimator, table, plain=baseline)
     except DataError as error:
@@ -163,17 +162,16 @@ def _view(
     explorer = None
     facts: list[tuple[str, str, str]] = []
     if model is not None and spec is not None:
-        cells = None
+        cells, training = None, training_of(description)
         if model.has_head_of_rules:
-            corrected = corrections_of(description)
+            corrected = None if training is None else training.head
             view |= {"head_of_rules": True, "served": served_view(spec, corrected, measured)}
             facts = served_facts(corrected, measured)
         else:
             cells = model.deployed_.cells if spec.rules else None
-        view |= statements_view(judgement.proved) | data_view(description, spec, cells, measured)
+        view |= statements_view(judgement.proved) | data_view(description, spec, cells, training, measured)
         view["accuracy"] = accuracy_view(description, measured, rules=bool(spec.rules))
-        trained = training_of(description)
-        medians, ranges = (trained.medians, trained.ranges) if measured is None else (measured.medians, measured.ranges)
+        medians, ranges = typical_of(training) if measured is None else (measured.medians, measured.ranges)
         explorer = explorer_data(model.deployed_, medians=medians)
         for item in explorer["inputs"] if explorer else ():
             item["seen"] = ranges.get(item["name"])

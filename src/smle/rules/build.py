@@ -24,7 +24,10 @@ from smle.rules.specification import Categorical, Choice, Label, Number, Numeric
 from smle.rules.vocabulary import Vocabulary
 from smle_check.names import twins
 
-__all__ = ["build", "check_keys", "to_fraction"]
+__all__ = ["PARTS", "build", "check_keys", "to_fraction"]
+
+PARTS: dict[str, Any] = {"inputs": {}, "outputs": [], "labels": [], "choices": {}, "constants": {}, "tables": {}}
+"""The parts of a rules file beside the rules, with what they are if left out."""
 
 # A rule, the tree of `when`, the tree of `then`.
 _Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]
@@ -68,32 +71,22 @@ def check_keys(mapping: Mapping[str, Any], known: Sequence[str], what: str) -> N
 
 
 def build(
-    *,
-    inputs: Any,
-    outputs: Any,
-    labels: Any,
-    choices: Any,
-    constants: Any,
-    tables: Any = None,
-    rules: Any,
-    functions: Functions | None,
-    about: Mapping[str, Any] | None = None,
+    parts: Mapping[str, Any], rules: Any, functions: Functions | None, about: Mapping[str, Any] | None
 ) -> Specification:
-    """Build a Specification; see `Specification.build`."""
-    made_inputs = _inputs(inputs)
-    made_outputs = _outputs(outputs, labels, choices or {})
-    made_constants = {}
-    for key, value in _mapping(constants or {}, "constants").items():
-        made_constants[_name(key, "constant")] = to_fraction(value, f"Constant '{key}'")
-    made_tables = tuple(_tables(tables or {}, made_inputs))
-    stated = (inputs, outputs, labels, choices or {}, constants or {}, tables or {})
-    with located(_clashing(name for part in stated if isinstance(part, Iterable) for name in part)):
+    """Build a Specification from its parts, by name, and its rules; see `Specification.build`."""
+    stated = {name: empty if _is_empty(parts.get(name)) else parts[name] for name, empty in PARTS.items()}
+    made_inputs = _inputs(stated["inputs"])
+    made_outputs = _outputs(stated["outputs"], stated["labels"], stated["choices"])
+    constants = _mapping(stated["constants"], "constants")
+    made_constants = {_name(key, "constant"): to_fraction(v, f"Constant '{key}'") for key, v in constants.items()}
+    made_tables = tuple(_tables(stated["tables"], made_inputs))
+    with located(_clashing(name for part in stated.values() if isinstance(part, Iterable) for name in part)):
         spec = Specification(  # refuses names that clash
             made_inputs, made_outputs, (), tuple(made_constants.items()), tables=made_tables
         )
     members = {name for item in (*made_inputs, *made_outputs) for name in getattr(item, "categories", ())}
     members |= {name for item in made_outputs for name in getattr(item, "options", ())}
-    with located(_clashing([*members, *(constants or {})])):
+    with located(_clashing([*members, *constants])):
         names = Vocabulary(spec)
     try:
         read = [*_read_rules(rules, _own_functions(functions))]
@@ -109,6 +102,10 @@ def build(
         return finished
     except RecursionError:  # the caller may already be deep in the stack
         raise RuleError("The rules are nested too deeply to be read here. Split them.") from None
+
+
+def _is_empty(part: Any) -> bool:
+    return part is None or (isinstance(part, str | Mapping | Sequence) and not part)
 
 
 def _clashing(names: Iterable[object]) -> str | None:

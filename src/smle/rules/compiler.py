@@ -267,7 +267,7 @@ def _refuse_equalities(terms: Terms, names: Vocabulary) -> None:
             )
     singles = {clause[0]: clause[0] for clause in terms if len(clause) == 1 and not clause[0].strict}
     for literal in singles:
-        opposite = singles.get(replace(literal.negated, strict=False))
+        opposite = singles.get(literal.opposite)
         if opposite is not None and not (literal.equal and opposite.equal) and not is_held(literal):
             raise RuleError(
                 f"It requires exact equality of {named(literal)} by two inequalities. Write '==' if that is meant (the "

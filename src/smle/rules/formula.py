@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from smle_check.floats import BINARY32, LARGEST, TINY, nearest
 __all__ = [
     "CNF",
     "Clause",
+    "HalfSpace",
     "Linear",
     "Literal",
     "Polytope",
@@ -52,35 +53,56 @@ def dot(form: Linear, point: Sequence[Fraction]) -> Fraction:
     return sum((value * point[index] for index, value in form), Fraction(0))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One half-space `coefficients . x <= bound` (`<` if strict) over the input columns.
-
-    Rows are scaled so that the first coefficient is 1 or -1: equal half-spaces compare equal, and a row over one input
-    compares that input with a constant.
-    """
+class HalfSpace(NamedTuple):
+    """`coefficients . x <= bound` (`<` if strict)."""
 
     coefficients: Linear
     bound: Fraction
     strict: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.coefficients:
-            raise ValueError("Expected a half-space that mentions an input. Got a constant.")
-        scale = abs(self.coefficients[0][1])
-        if scale != 1:
-            object.__setattr__(self, "coefficients", tuple((i, v / scale) for i, v in self.coefficients))
-            object.__setattr__(self, "bound", self.bound / scale)
-
     @property
     def is_comparison(self) -> bool:
-        """Whether the row compares one input with a constant."""
+        """Whether it compares one variable with a constant."""
         return len(self.coefficients) == 1
 
-    def contains(self, x: Sequence[Fraction]) -> bool:
-        """Return whether a point lies in the half-space, exactly."""
-        value = dot(self.coefficients, x)
+    @property
+    def member(self) -> int:
+        """The column of a category that it requires to be 1 (`-x <= -1`), or -1 if it says something else."""
+        if not self.is_comparison or self.strict:
+            return -1
+        ((column, value),) = self.coefficients
+        return column if value == self.bound == -1 else -1
+
+    def holds(self, point: Sequence[Fraction]) -> bool:
+        """Return whether it holds at a point, exactly."""
+        value = dot(self.coefficients, point)
         return value < self.bound if self.strict else value <= self.bound
+
+    def negated(self) -> HalfSpace:
+        """Return the complement."""
+        return HalfSpace(tuple((i, -v) for i, v in self.coefficients), -self.bound, not self.strict)
+
+    def scaled(self) -> HalfSpace:
+        """Return it with 1 or -1 as the first coefficient, if there is one."""
+        if not self.coefficients or abs(self.coefficients[0][1]) == 1:
+            return self
+        scale = abs(self.coefficients[0][1])
+        return HalfSpace(tuple((i, v / scale) for i, v in self.coefficients), self.bound / scale, self.strict)
+
+
+class Row(HalfSpace):
+    """A half-space over the input columns, scaled so that the first coefficient is 1 or -1.
+
+    So equal half-spaces compare equal, and a row over one input compares that input with a constant.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, coefficients: Linear, bound: Fraction, strict: bool = False) -> Row:
+        """Scale the half-space. Raises ValueError for a constant."""
+        if not coefficients:
+            raise ValueError("Expected a half-space that mentions an input. Got a constant.")
+        return super().__new__(cls, *HalfSpace(coefficients, bound, strict).scaled())
 
 
 @dataclass(frozen=True)
@@ -93,12 +115,11 @@ class Polytope:
     rows: tuple[Row, ...] = ()
 
     def __post_init__(self) -> None:
-        unique = sorted(set(self.rows), key=lambda r: (r.coefficients, r.bound, r.strict))
-        object.__setattr__(self, "rows", tuple(unique))
+        object.__setattr__(self, "rows", tuple(sorted(set(self.rows))))
 
     def contains(self, x: Sequence[Fraction]) -> bool:
         """Return whether a point lies in the polytope, exactly."""
-        return all(row.contains(x) for row in self.rows)
+        return all(row.holds(x) for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -126,6 +147,11 @@ class Literal:
         """The literal that holds where this one does not."""
         outputs, inputs = (tuple((i, -v) for i, v in form) for form in (self.outputs, self.inputs))
         return Literal(outputs, inputs, -self.bound, not self.strict, self.scale)
+
+    @property
+    def opposite(self) -> Literal:
+        """The literal that holds on the other side of the border: `>=` for `<=`. Both together state an equality."""
+        return replace(self.negated, strict=self.strict)
 
     @property
     def sign(self) -> tuple[int, bool] | None:

@@ -97,9 +97,7 @@ def equalities_of(spec: Specification) -> list[Equality]:
         clauses = rule.requirement.clauses
         singles = {c.literals[0]: None for c in clauses if len(c.literals) == 1 and not c.literals[0].strict}
         for literal in singles:
-            other = literal.negated
-            opposite = Literal(other.outputs, other.inputs, other.bound, False)
-            if opposite in singles and literal.outputs[0][1] > 0:
+            if literal.opposite in singles and literal.outputs[0][1] > 0:
                 found.append(Equality(r, literal, always(rule)))
     return found
 

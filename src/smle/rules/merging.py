@@ -66,13 +66,13 @@ def _parts(spec: Specification) -> Iterator[_Member]:
         if len(rule.regions) != 1 or len(rule.requirement.exclusions) or not group:
             continue
         rows = rule.regions[0].rows
-        asked = [row for row in rows if len(row.coefficients) == 1 and _member(row) in group]
+        asked = [row for row in rows if row.member in group]
         literals = [literal for clause in rule.requirement.clauses for literal in clause.literals]
         read = {k for literal in literals for k, _ in literal.inputs}
         read |= {k for row in rows if row not in asked for k, _ in row.coefficients}
         if len(asked) != 1 or not all(k in numbers for literal in literals for k, _ in literal.outputs):
             continue
-        member = _member(asked[0])
+        member = asked[0].member
         if any(group.get(k) == group[member] for k in read):
             continue
         others = tuple(row for row in rows if row is not asked[0])
@@ -82,12 +82,6 @@ def _parts(spec: Specification) -> Iterator[_Member]:
         )
         bounds = tuple(literal.bound for literal in literals)
         yield _Member(i, member, group[member], others, bounds, (group[member], others, shape))
-
-
-def _member(row: Row) -> int:
-    """Return the column that a row requires to be 1, or -1 if it requires something else."""
-    ((column, value),) = row.coefficients
-    return column if value == row.bound == -1 and not row.strict else -1
 
 
 def _table(spec: Specification, parts: Sequence[_Member], names: set[str]) -> Rule:

@@ -16,7 +16,7 @@ from smle.errors import RuleError
 from smle.rules.about import NOTHING, About
 from smle.rules.dates import date_text
 from smle.rules.expressions import Node
-from smle.rules.formula import CNF, Linear, Polytope
+from smle.rules.formula import CNF, Linear, Polytope, Row
 from smle.rules.lookups import Entry, Table
 from smle.rules.shown import html_table, number_text, text_table
 from smle_check.floats import BINARY32, BINARY64, nearest
@@ -436,7 +436,7 @@ class Specification:
         rules = []
         for rule in self.rules:
             regions = (
-                Polytope(tuple(replace(r, coefficients=form(r.coefficients)) for r in p.rows)) for p in rule.regions
+                Polytope(tuple(Row(form(r.coefficients), r.bound, r.strict) for r in p.rows)) for p in rule.regions
             )
             rules.append(replace(rule, regions=tuple(regions)))
         return replace(self, rules=tuple(rules), flags=names)
@@ -502,17 +502,9 @@ class Specification:
         """
         from smle.rules.build import build
 
-        return build(
-            inputs=inputs,
-            outputs=outputs,
-            labels=labels,
-            choices=choices,
-            constants=constants,
-            tables=tables,
-            rules=rules,
-            functions=functions,
-            about=about,
-        )
+        parts: dict[str, Any] = {"inputs": inputs, "outputs": outputs, "labels": labels}
+        parts |= {"choices": choices, "constants": constants, "tables": tables}
+        return build(parts, rules, functions, about)
 
     @classmethod
     def from_file(

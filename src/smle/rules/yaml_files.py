@@ -14,7 +14,8 @@ import yaml
 
 from smle.errors import RuleError
 from smle.rules.about import ABOUT, about_of
-from smle.rules.build import build, check_keys
+from smle.rules.arrays import label_columns
+from smle.rules.build import PARTS, build, check_keys
 from smle.rules.dates import date_text
 from smle.rules.exclusions import NeverTogether, is_summary, pairs_from_file, ranges_text
 from smle.rules.expressions import exact_text
@@ -29,7 +30,6 @@ MAX_BYTES = 16 * 2**20
 _MAX_NESTING = 10
 _LARGE = 20_000
 _LISTED_PAIRS = 2_000
-_PARTS = ("inputs", "outputs", "labels", "choices", "constants", "tables", "rules", *ABOUT)
 
 
 class _Text(str):
@@ -89,26 +89,13 @@ def read_yaml(text: str, functions: Functions | None = None, *, folder: Path | N
         found = "an empty file" if data is None or data == "" else f"a {'list' if isinstance(data, list) else 'text'}"
         hint = "" if folder or "\n" in text else " To read a file, call Specification.from_file(path)."
         raise RuleError(f"Expected a rules file with inputs, outputs and rules. Got {found}.{hint}")
-    check_keys(data, _PARTS, "Rules file")
+    check_keys(data, (*PARTS, "rules", *ABOUT), "Rules file")
     for part in ("inputs", "rules"):
         if part not in data:
             raise RuleError(f"Expected the part '{part}' in the rules file. Got {', '.join(data) or 'nothing'}.")
-    return build(
-        inputs=_part(data, "inputs", {}),
-        outputs=_part(data, "outputs", []),
-        labels=_part(data, "labels", []),
-        choices=_part(data, "choices", {}),
-        constants=_part(data, "constants", {}),
-        tables=_with_files(_part(data, "tables", {}), folder),
-        rules=list(_rule_texts(data["rules"], folder)),
-        functions=functions,
-        about={key: value for key, value in data.items() if key in ABOUT},
-    )
-
-
-def _part(data: dict[str, Any], key: str, default: Any) -> Any:
-    value = data.get(key, default)
-    return default if value == "" else value
+    parts = {**data, "tables": _with_files(data.get("tables"), folder)}
+    about = {key: value for key, value in data.items() if key in ABOUT}
+    return build(parts, list(_rule_texts(data["rules"], folder)), functions, about)
 
 
 def _with_files(tables: Any, folder: Path | None) -> Any:
@@ -299,7 +286,7 @@ def _stated_pairs(rule: Rule, specification: Specification) -> list[str]:
     """Print exclusions as pairs of names or, if there are many, by label number (0 is the first label)."""
     labels = [o.name for o in specification.outputs if isinstance(o, Label)]
     position = np.full(len(specification.targets), -1, dtype=np.int32)
-    position[[i for i, target in enumerate(specification.targets) if target in set(labels)]] = range(len(labels))
+    position[label_columns(specification)] = range(len(labels))
     pairs = position[rule.requirement.exclusions]
     lines = ["    never_together:"]
     if len(pairs) <= _LISTED_PAIRS:

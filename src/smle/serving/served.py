@@ -20,7 +20,7 @@ from smle.errors import CertificateError, ModelFormatError, NotCertifiedError
 from smle.heads.box.box_program import Box
 from smle.heads.contract import HeadProgram
 from smle.heads.table import program_of
-from smle.monitor import Edges, Observation, Usage, column_edges
+from smle.monitor import Edges, Usage, column_edges
 from smle.monitor.corrections import MUCH, WAYS, WIDE, Corrections, bound_by, ways_of
 from smle.regions.cells import Cells, regions_of
 from smle.rules import Specification
@@ -109,17 +109,17 @@ class Answered(NamedTuple):
 
     def usage(self, edges: Edges, *, missing: dict[str, int]) -> Usage:
         """Count which rules apply, what lies outside the domain, and what the head did."""
-        spec, box = self.spec, self.box
-        cell = clipped = None
+        spec, box, active = self.spec, self.box, self._active()
+        how: dict[str, Any] = {}
         if box is not None:
-            cell, clipped = box.cell_of(self.encoded), box.clipped_share(self.encoded, self.given)
-        seen = Observation(self._active(), in_domain(spec, self.encoded), cell, clipped)
-        head = None
-        if spec.rules and box is None:
-            head = Corrections.of(spec, self.encoded, self.answers, self.served, self.by, seen.active)
-        aside = 0 if self.aside is None else len(self.aside)
-        heads = 0 if box is None else box.heads
-        return Usage.count(spec, self.encoded, seen, edges, heads=heads, head=head, missing=missing, set_aside=aside)
+            clipped = box.clipped_share(self.encoded, self.given)
+            how = {"cell": box.cell_of(self.encoded), "clipped": clipped, "heads": box.heads}
+        elif spec.rules:
+            how = {"head": Corrections.of(spec, self.encoded, self.answers, self.served, self.by, active)}
+        aside, inside = 0 if self.aside is None else len(self.aside), in_domain(spec, self.encoded)
+        return Usage.count(
+            spec, self.encoded, edges, active=active, inside=inside, **how, missing=missing, set_aside=aside
+        )
 
 
 class Served:

@@ -12,7 +12,7 @@ import sys
 import unicodedata
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -57,12 +57,15 @@ _MISSING = frozenset(
 ) | {"<NA>", "N/A", "NA", "n/a", "NULL", "null", "None"}
 
 
-def text_columns(spec: Specification) -> dict[str, frozenset[str]]:
-    """Return the columns to read as text, with their known names: categories, choices, dates."""
+def text_columns(spec: Specification, further: Iterable[str] = ()) -> dict[str, frozenset[str]]:
+    """Return the columns to read as text, with their known names: categories, choices, dates.
+
+    `further`: columns that a model reads as text; no name is known in them.
+    """
     categories = {item.name: frozenset(item.categories) for item in spec.inputs if isinstance(item, Categorical)}
     options = {item.name: frozenset(item.options) for item in spec.outputs if isinstance(item, Choice)}
     dates = {item.name: _NO_NAMES for item in spec.inputs if isinstance(item, NumericInput) and item.dates}
-    return categories | options | dates
+    return dict.fromkeys(further, _NO_NAMES) | categories | options | dates
 
 
 def read_table(path: str | os.PathLike[str], *, text: Mapping[str, frozenset[str]] = _NO_TEXT) -> pd.DataFrame:
