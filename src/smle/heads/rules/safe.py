@@ -21,7 +21,7 @@ from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
 from smle_check.heads.candidates import Checked, Safe, check_leaf, move_forms, without_zeros
 from smle_check.heads.clips import Clip
-from smle_check.heads.known import ROOT, Boxes, Facts, Form, Leaf
+from smle_check.heads.known import ROOT, Boxes, Facts, Leaf
 from smle_check.specification import Literal
 
 __all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
