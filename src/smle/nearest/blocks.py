@@ -6,7 +6,7 @@ Labels tied together only by rules among labels: `labels`. All others: a `Block`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from math import prod
 
@@ -153,9 +153,9 @@ def blocks_of(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | 
         listed = [(part, pairs) for part, pairs in lists if len(pairs)]
         if len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
             continue
-        signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
-        if clauses.labels[columns].all() and None not in signs.values():
-            made.append(_labels(clauses, columns, stated, signs, listed, h_checked))
+        said = {clauses.signs[i] for _, literals in stated for i in literals}
+        if clauses.labels[columns].all() and None not in said:
+            made.append(_labels(clauses, columns, stated, listed, h_checked))
         else:
             made.append(_numbers(clauses, columns, stated, listed, h_checked, scale))
     return made
@@ -165,21 +165,14 @@ Stated = Sequence[tuple[int, Sequence[int]]]  # the number of each clause, and i
 Listed = Sequence[tuple[int, Pairs]]  # the part of each list of exclusions, and its pairs
 
 
-def _labels(
-    clauses: Clauses,
-    columns: Numbers,
-    stated: Stated,
-    signs: Mapping[int, tuple[int, bool] | None],
-    lists: Listed,
-    h_checked: Array,
-) -> LabelBlock:
+def _labels(clauses: Clauses, columns: Numbers, stated: Stated, lists: Listed, h_checked: Array) -> LabelBlock:
     position = {int(column): i for i, column in enumerate(columns)}
     least, most = np.zeros(len(columns)), np.full(len(columns), -_SMALLEST)
     words = []
     for _, literals in stated:
         clause = []
         for i in literals:
-            label, on = signs[i]  # type: ignore[misc]
+            label, on = clauses.signs[i]  # type: ignore[misc]
             at = position[label]
             clause.append((at, on))
             if on:

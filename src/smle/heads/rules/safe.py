@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers, has_rows, largest
-from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
+from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, smallest
 from smle.heads.rules.safe_literals import CAP, ENOUGH, LITTLE, LiteralSearch, SafePoint, Scaled, Stored
+from smle.nearest.clauses import sign_of
 from smle.regions.simplex import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -132,7 +133,7 @@ class _SafeSearch(Scaled):
     def label_rules(self, leaf: Leaf) -> dict[int, LabelRule] | None:
         """Return what each rule that may apply in a leaf says about labels, or None if one says something else."""
         spec, signs = self.spec, [sign_of(literal) for literal in self.checked.literals]
-        limits = [(clip.limit, sign_of_limit(clip.limit)) for clip in self.limits]
+        limits = [(clip.limit, sign_of(literal)) for clip, literal in self.limiting]
         if None in signs or any(sign is None for _, sign in limits):
             return None
         is_open = {g: g not in leaf.off and self.meets(leaf, g) for g in self.regions}
