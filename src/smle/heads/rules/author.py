@@ -18,7 +18,7 @@ from smle.certificates.issue import Draft, certified, compiled
 from smle.certificates.multipliers import best_multipliers, largest
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.distances import stated_units
-from smle.heads.rules.safe import NoSafeAnswer, SafeSearch
+from smle.heads.rules.safe import NoSafeAnswer, SafeTree
 from smle.nearest.oracle import common_units
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import room_at
@@ -113,7 +113,7 @@ def _checked(
     stated, labels, limits = boxes.spec, label_columns(spec), [clip.limit for clip in clips]
     units = stated_units(stated, limits, checked)
     units = common_units(np.where(units > 0, units, 1.0), labels)
-    search = SafeSearch(boxes, clips, checked, typical, units)
+    search = SafeTree(boxes, clips, checked, typical, units)
     try:
         tree, slope, offset = search.answers()
     except NoSafeAnswer as failure:

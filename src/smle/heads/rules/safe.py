@@ -25,7 +25,7 @@ from smle_check.heads.clips import Clip
 from smle_check.heads.known import ROOT, Boxes, Facts, Leaf
 from smle_check.specification import Literal
 
-__all__ = ["NoSafeAnswer", "SafeSearch"]
+__all__ = ["NoSafeAnswer", "SafeTree"]
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -47,8 +47,8 @@ class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explai
         self.leaf, self.rules, self.x = leaf, rules, x
 
 
-class SafeSearch(Scaled):
-    """The search for a tree of safe answers: its leaves, `proofs` why they obey, and of how far clips `moved` them.
+class SafeTree(Scaled):
+    """A tree of safe answers that grows: its leaves, `proofs` why they obey, and of how far clips `moved` them.
 
     `boxes` has the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
     units of `scale` (m,).
