@@ -23,7 +23,7 @@ from smle.certificates.agreement import cells_of
 from smle.nn import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.regions.geometry import vertices
-from smle.rules import Clause, ClauseArrays, Literals
+from smle.rules import Clause, Literals
 from studies.attacks.subjects import Subject
 from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
@@ -243,9 +243,10 @@ class RulesAttacker(Attacker):
 
     def __init__(self, subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> None:
         super().__init__(subject, rng, runtimes)
-        stated = ClauseArrays.of(subject.spec)
+        spec = subject.spec
+        m, clauses = len(spec.targets), [clause for rule in spec.rules for clause in rule.requirement.clauses]
+        stated = Literals.of_clauses(clauses, m, len(spec.columns))
         known = np.unique(np.column_stack([stated.g, stated.s, stated.h]), axis=0)
-        m = len(subject.spec.targets)
         self.g, self.s, self.h = known[:, :m], known[:, m:-1], known[:, -1]
 
     def inputs(self, count: int, dtype: Float) -> FloatArray:

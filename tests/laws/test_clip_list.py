@@ -168,7 +168,7 @@ def test_limits_that_are_looked_up_are_the_same(name, dtype):
 
 def looked_up(certificate, dtype):
     program = ClipList(certificate)
-    return LimitPairs(program._ops, program._tensors, np.dtype(dtype).name)
+    return LimitPairs(program._ops, program.stored, np.dtype(dtype).name)
 
 
 @cache

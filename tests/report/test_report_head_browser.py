@@ -121,7 +121,7 @@ def test_the_page_computes_what_the_deployed_program_computes_bit_by_bit(page, n
         np.testing.assert_array_equal([row["y"] for row in own], y)
         assert [i for i, row in enumerate(own) if not row["ok"]] == list(bad)
         assert [own[i]["bits"] for i in bad] == [[bool(bit) for bit in row] for row in bits]
-        clamped = np.clip(X[part], program._tensors["domain.lower_float64"], program._tensors["domain.upper_float64"])
+        clamped = np.clip(X[part], program.stored["domain.lower_float64"], program.stored["domain.upper_float64"])
         wanted = program._safe(clamped, np.array([row["bits"] for row in own]))
         np.testing.assert_array_equal([row["safe"] for row in own], wanted)
     served = np.array([row["served"] for row in found])

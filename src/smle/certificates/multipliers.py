@@ -11,7 +11,7 @@ from smle_check.floats import FORMATS, Binary
 from smle_check.heads.known import Boxes, Facts, Form, Known
 from smle_check.kernel import residual_of
 
-__all__ = ["best_multipliers", "has_rows", "largest"]
+__all__ = ["best_multipliers", "has_rows", "largest", "range_of"]
 
 ZERO, ONE = Fraction(0), Fraction(1)
 Row = tuple[Form, Fraction]
@@ -88,6 +88,16 @@ def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[
     for k, i in places.items():
         x[k] = found.x[i]
     return ExactOptimal(tuple(x), sum((v * x[k] for k, v in form.items()), ZERO), multipliers)
+
+
+def range_of(boxes: Boxes, known: Known, fmt: Binary, k: int) -> tuple[Fraction, Fraction]:
+    """Return the range of an input where something is known; of a column of a group, the values it may have."""
+    g = boxes.group.get(k)
+    members = None if g is None else known.members.get(g)
+    if g is None or members is None:
+        low, high = boxes.spec.passed[fmt]
+        return known.ends.get(k, (low[k], high[k]))
+    return (Fraction(int(boxes.count(g, members) == 1)), ONE) if k in members else (ZERO, ZERO)
 
 
 def _placed(form: Form, places: dict[int, int]) -> tuple[tuple[int, Fraction], ...]:

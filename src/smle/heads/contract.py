@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.document import Certificate
+import smle_check
+from smle.certificates.document import Certificate, arrays_of
 from smle.heads.slopes import Slopes, changed_bits
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.heads.sums import WIDE
 
-__all__ = ["Ask", "AsksOnce", "HeadKind", "HeadProgram", "Outcome"]
+__all__ = ["FORMATS", "AnswersProgram", "Ask", "AsksOnce", "HeadKind", "HeadProgram", "Outcome"]
 
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.intp]
+FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
 Ask = Callable[[Array], Array]
 """Maps encoded inputs (n, d) of the current rows to the model's answers there, (n, width) in float32."""
 
@@ -51,7 +56,7 @@ class HeadProgram(Protocol):
     def serve(self, X: Array, ask: Ask) -> Outcome:
         """Serve encoded inputs X (n, d), float32 or float64, asking the model once or more often."""
 
-    def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
+    def bits_of(self, X: Array) -> Mask:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
 
 
@@ -71,7 +76,7 @@ class AsksOnce(ABC):
         """How many columns of the model's answers it reads."""
 
     @abstractmethod
-    def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
+    def bits_of(self, X: Array) -> Mask:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
 
     @abstractmethod
@@ -90,6 +95,73 @@ class AsksOnce(ABC):
         """Serve encoded inputs: see `HeadProgram`."""
         given = ask(X)
         return Outcome(given, *self.explained(X, given))
+
+
+class AnswersProgram(AsksOnce):
+    """A program made from a certificate, for answers in the order of the outputs.
+
+    Attributes:
+        certificate, specification: What it is made from, and the rules in it.
+        labels: The outputs that are labels.
+        regions: The regions of the gate.
+        stored: The tensors of the head, by name.
+        tree: The tree of safe answers.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.certificate, document = certificate, certificate.document
+        self.specification = spec = smle_check.StatedSpecification(document["specification"], certificate.block)
+        self.labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
+        self.regions: list[int] = document["gate"]["regions"]
+        self.stored = MappingProxyType(arrays_of(certificate.tensors))
+        self.tree = document["program"]["tree"]
+        self._place = {region: i for i, region in enumerate(self.regions)}
+        self._shape = len(spec.inputs), len(spec.outputs)
+        ends = [[self.stored[f"domain.{end}_{kind.name}"] for end in ("lower", "upper")] for kind in FORMATS]
+        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
+
+    @property
+    def width(self) -> int:
+        """How many columns of the model's answers it reads."""
+        return self._shape[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.certificate,)  # what was prepared is prepared again
+
+    def _require_shapes(self, X: Array, answers: Array) -> None:
+        rows, (d, m) = len(answers), self._shape
+        if X.shape != (rows, d) or answers.shape != (rows, m):
+            raise ValueError(
+                f"Expected inputs of shape {(rows, d)} and answers of shape {(rows, m)}. "
+                f"Got {X.shape} and {answers.shape}."
+            )
+
+    def _native(self, X: Array) -> Array:
+        """Return inputs in a format of this machine."""
+        kind = X.dtype.newbyteorder("=")
+        if kind not in FORMATS:  # a conversion may round, and the rules would hold elsewhere
+            raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
+        return X.astype(kind, copy=False)
+
+    def _inside(self, X: Array) -> Array:
+        """Clamp inputs to the domain, in float64, with the lower end for NaN."""
+        lower, upper = self._domain[X.dtype.itemsize]
+        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
+
+    def _leaves(self, rows: int, holds: Callable[[Any, Numbers], Mask]) -> Iterator[tuple[Numbers, Array, Array]]:
+        """Yield the rows of each leaf of the tree, with slope (m, d) and offset (m,) of its answer.
+
+        `holds` returns for which of some rows a question of the tree is answered by yes.
+        """
+        leaves = zip(self.stored["safe.slope"], self.stored["safe.offset"], strict=True)
+        stack = [(self.tree, np.arange(rows))]
+        while stack:
+            tree, own = stack.pop()
+            if tree is None:
+                yield own, *next(leaves)
+            else:
+                inside = holds(tree[0], own)
+                stack += [(tree[2], own[~inside]), (tree[1], own[inside])]
 
 
 @dataclass(frozen=True)

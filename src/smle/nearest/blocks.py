@@ -6,7 +6,7 @@ Labels tied together only by rules among labels: `labels`. All others: a `Block`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from math import prod
 
@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
 
 AT = 2.0**-30  # tolerance for equal numbers, relative to the largest output in its unit
-_PIECES = 4  # up to this many choices of a literal per clause are tried at once
+_PIECES = 4  # up to this many choices are tried at once
 _SMALLEST = 2.0**-126  # a label that is off is at most the negative of it
 _MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
 
@@ -42,8 +42,8 @@ class Block:
             excess is a distance in units.
         bound, slope: The bounds of the literals, `bound - slope.x`: (J,), (J, d).
         rows: What finds the nearest points under literals; `is_box` if each is about one output.
-        pieces: How many choices of a literal per clause there are; more than `_PIECES` if they are too many to try.
-        imposes: The literals of each choice, by clause (C, pieces x J); of single ones if there are too many.
+        pieces: How many choices of a literal per clause there are.
+        imposes: The literals of each choice, by clause (C, pieces x J); of single ones if there are too many to try.
         pins: Pairs of rows that leave one output a single number: (rows, output, number).
         unpinned: 0 for these rows, 1 for others.
         looked_up: A mask of inputs that are members of one-hot groups (d,).
@@ -96,7 +96,7 @@ class Block:
         self.lengths = np.array([*map(len, clauses)], dtype=np.intp)
         self.members = np.concatenate([np.asarray(clause, dtype=np.intp) for clause in clauses])
         self.starts = np.cumsum(self.lengths) - self.lengths
-        self.pieces = prod(self.lengths.tolist()) if self.lengths.max() <= _PIECES else _PIECES + 1
+        self.pieces = prod(self.lengths.tolist())
         self.tries_all = self.pieces <= _PIECES
         chosen = list(product(*clauses)) if self.tries_all else [[c[0] if len(c) == 1 else -1 for c in clauses]]
         imposes = np.zeros((len(clauses), len(chosen), len(g)), dtype=np.float32)
@@ -151,9 +151,9 @@ def blocks_of(clauses: Clauses, h_checked: Array, scale: Array) -> list[Block | 
         listed = [(part, pairs) for part, pairs in lists if len(pairs)]
         if len(columns) == 1 and not listed and all(ends[c + 1] - ends[c] == 1 for c in own[number]):
             continue
-        signs = {i: clauses.sign(i) for _, literals in stated for i in literals}
-        if clauses.labels[columns].all() and None not in signs.values():
-            made.append(_labels(clauses, columns, stated, signs, listed, h_checked))
+        said = {clauses.signs[i] for _, literals in stated for i in literals}
+        if clauses.labels[columns].all() and None not in said:
+            made.append(_labels(clauses, columns, stated, listed, h_checked))
         else:
             made.append(_numbers(clauses, columns, stated, listed, h_checked, scale))
     return made
@@ -163,21 +163,14 @@ Stated = Sequence[tuple[int, Sequence[int]]]  # the number of each clause, and i
 Listed = Sequence[tuple[int, Pairs]]  # the part of each list of exclusions, and its pairs
 
 
-def _labels(
-    clauses: Clauses,
-    columns: Numbers,
-    stated: Stated,
-    signs: Mapping[int, tuple[int, bool] | None],
-    lists: Listed,
-    h_checked: Array,
-) -> LabelBlock:
+def _labels(clauses: Clauses, columns: Numbers, stated: Stated, lists: Listed, h_checked: Array) -> LabelBlock:
     position = {int(column): i for i, column in enumerate(columns)}
     least, most = np.zeros(len(columns)), np.full(len(columns), -_SMALLEST)
     words = []
     for _, literals in stated:
         clause = []
         for i in literals:
-            label, on = signs[i]  # type: ignore[misc]
+            label, on = clauses.signs[i]  # type: ignore[misc]
             at = position[label]
             clause.append((at, on))
             if on:

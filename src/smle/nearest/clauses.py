@@ -12,22 +12,26 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 import smle_check
+from smle_check.heads.candidates import without_zeros
+from smle_check.stated import StatedLiteral
 
-__all__ = ["Clauses", "tied_together"]
+__all__ = ["Clauses", "Sign", "sign_of", "tied_together"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 Pairs = npt.NDArray[np.int32]
 Form = Mapping[int, float]
+Sign = tuple[int, bool]  # a label, and whether it is on
 
 
 @dataclass(frozen=True, eq=False)
 class Clauses:
-    """Literals `y.outputs + x.inputs <= h` (`<` if strict), the clause of each, and lists of exclusions.
+    """Literals `y.outputs + x.inputs <= h`, the clause of each, and lists of exclusions.
 
     * `outputs`, `inputs`: coefficients by column for each literal, rounded to the nearest float.
-    * `h` (L,), `strict` (L,); `clause` (L,): a clause holds if one of its literals does.
+    * `h` (L,); `signs`: what each literal says if its output is a label (`sign_of`).
+    * `clause` (L,): a clause holds if one of its literals does.
     * `rule` (C,): the rule of each clause. `always` (rules,): which rules apply at every input.
     * `exclusions`: (rule, pairs (p, 2)); "not both y_h >= 0 and y_k >= 0".
     * `labels` (m,): which outputs are labels; a label is on if its output is >= 0.
@@ -37,7 +41,7 @@ class Clauses:
     outputs: Sequence[Form]
     inputs: Sequence[Form]
     h: Array
-    strict: Mask
+    signs: Sequence[Sign | None]
     clause: Numbers
     rule: Numbers
     always: Mask
@@ -57,13 +61,13 @@ class Clauses:
         for number, members in enumerate(spec.groups):
             group[list(members)] = number
         clauses = [(r, clause) for r, rule in enumerate(spec.rules) for clause in rule.clauses]
-        literals = [literal for _, clause in clauses for literal in clause]
+        literals = [without_zeros(literal) for _, clause in clauses for literal in clause]
         pairs = [np.array(rule.exclusions.flat, dtype=np.int32).reshape(-1, 2) for rule in spec.rules]
         return cls(
-            [{i: float(v) for i, v in literal.y.items() if v} for literal in literals],
-            [{i: float(v) for i, v in literal.x.items() if v} for literal in literals],
+            [{i: float(v) for i, v in literal.y.items()} for literal in literals],
+            [{i: float(v) for i, v in literal.x.items()} for literal in literals],
             np.array([float(literal.bound) for literal in literals], dtype=np.float64),
-            np.array([literal.strict for literal in literals], dtype=bool),
+            [sign_of(literal) for literal in literals],
             np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause], dtype=np.intp),
             np.array([r for r, _ in clauses], dtype=np.intp),
             np.array([any(not spec.regions[g] for g in rule.regions) for rule in spec.rules], dtype=bool),
@@ -77,12 +81,13 @@ class Clauses:
         """The rule of each clause, then of each list of exclusions: the columns of a mask of binding parts."""
         return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
 
-    def sign(self, i: int) -> tuple[int, bool] | None:
-        """Read a literal about a label as (label, whether it is on), or None if it says something else."""
-        if len(self.outputs[i]) != 1 or self.inputs[i] or self.h[i] != 0:
-            return None
-        ((output, value),) = self.outputs[i].items()
-        return (output, value < 0) if self.labels[output] and self.strict[i] == (value > 0) else None
+
+def sign_of(literal: StatedLiteral) -> Sign | None:
+    """Return what a literal says about a label, or None if it says something else."""
+    if literal.x or literal.bound or len(literal.y) != 1:
+        return None
+    ((i, g),) = literal.y.items()
+    return (i, g < 0) if literal.strict == (g > 0) else None
 
 
 def tied_together(

@@ -1,7 +1,7 @@
 """The rule language: what must hold. Nothing is solved here."""
 
 from smle.rules.about import ABOUT, NOTHING, About
-from smle.rules.arrays import ClauseArrays, Literals, label_columns
+from smle.rules.arrays import Literals, label_columns
 from smle.rules.dates import date_text, day_of
 from smle.rules.formula import CNF, Clause, Linear, Literal, Polytope, Row, dot, exclusion, linear
 from smle.rules.grids import Grid
@@ -34,7 +34,6 @@ __all__ = [
     "Categorical",
     "Choice",
     "Clause",
-    "ClauseArrays",
     "Condition",
     "Grid",
     "Label",

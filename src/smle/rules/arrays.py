@@ -12,12 +12,10 @@ import numpy.typing as npt
 from smle.rules.formula import Clause
 from smle.rules.specification import Label, Specification
 
-__all__ = ["ClauseArrays", "Literals", "label_columns"]
+__all__ = ["Literals", "label_columns"]
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.intp]
-Pairs = npt.NDArray[np.int32]
 
 
 def label_columns(spec: Specification) -> Mask:
@@ -82,50 +80,3 @@ class Literals:
         used = self.s.any(axis=0)  # unused columns may be NaN
         moved: Array = self.h - X[:, used].astype(np.float64) @ self.s[:, used].T
         return moved
-
-
-@dataclass(frozen=True, eq=False)
-class ClauseArrays(Literals):
-    """Literals grouped into clauses, and lists of exclusions.
-
-    * `clause` (L,): the clause of each literal; a clause holds if one of its literals does.
-    * `rule` (C,): the rule of each clause.
-    * `exclusions`: (rule, pairs (p, 2)): "not both y_h >= 0 and y_k >= 0".
-    * `labels` (m,): which outputs are labels; a label is on if its output is >= 0.
-    """
-
-    clause: Numbers
-    rule: Numbers
-    exclusions: tuple[tuple[int, Pairs], ...]
-    labels: Mask
-
-    @property
-    def parts(self) -> Numbers:
-        """The rule of each clause, then of each list of exclusions: the columns of a mask of binding parts."""
-        return np.concatenate([self.rule, np.array([rule for rule, _ in self.exclusions], dtype=np.intp)])
-
-    @classmethod
-    def of(cls, spec: Specification) -> ClauseArrays:
-        """Return the clauses of all rules, without their regions."""
-        clauses = [(r, clause) for r, rule in enumerate(spec.rules) for clause in rule.requirement.clauses]
-        made = Literals.of_clauses([clause for _, clause in clauses], len(spec.targets), len(spec.columns))
-        pairs = ((r, rule.requirement.exclusions) for r, rule in enumerate(spec.rules))
-        return cls(
-            *(made.g, made.s, made.h, made.strict),
-            np.array([c for c, (_, clause) in enumerate(clauses) for _ in clause.literals], dtype=np.intp),
-            np.array([r for r, _ in clauses], dtype=np.intp),
-            tuple((r, own) for r, own in pairs if len(own)),
-            label_columns(spec),
-        )
-
-    def with_exclusions(self, limit: int, rng: np.random.Generator) -> ClauseArrays:
-        """Return the arrays with exclusions turned into clauses; lists longer than `limit` are sampled."""
-        chosen = [
-            (rule, pairs if len(pairs) <= limit else pairs[rng.choice(len(pairs), limit, replace=False)])
-            for rule, pairs in self.exclusions
-        ]
-        rules = np.concatenate([self.rule, *(np.full(len(pairs), rule, dtype=np.intp) for rule, pairs in chosen)])
-        every = np.concatenate([np.empty((0, 2), dtype=np.int32), *(pairs for _, pairs in chosen)])
-        both = Literals.stacked([self, Literals.of_pairs(every, self.g.shape[1], self.s.shape[1])])
-        clause = np.concatenate([self.clause, len(self.rule) + np.repeat(np.arange(len(every)), 2)])
-        return ClauseArrays(both.g, both.s, both.h, both.strict, clause, rules, (), self.labels)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smle.regions.cells import regions_of
-from smle.rules import CNF, ClauseArrays, NumericInput, Specification
+from smle.rules import CNF, Clause, Literals, NumericInput, Specification, exclusion
 from smle.rules.membership import active_rules, broken, meant
 from smle.violations.points import (
     border_points,
@@ -32,6 +32,7 @@ __all__ = ["Broken", "Subject", "excess_of", "hunt"]
 
 FloatArray = npt.NDArray[np.floating]
 Doubles = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
 _CLIMBED = 48  # clauses climbed at once
 _KEPT = 6  # points kept per clause
 _CHILDREN = 6  # trials per point and round
@@ -129,13 +130,31 @@ class _Hunt:
         self.reached = np.zeros(len(self.spec.rules), dtype=bool)
 
     @cached_property
-    def clauses(self) -> ClauseArrays:
-        """Literals in float64, clause by clause, including some exclusions."""
-        return ClauseArrays.of(self.spec).with_exclusions(_PAIRS, self.rng)
+    def clauses(self) -> list[tuple[int, Clause]]:
+        """What each rule asks, clause by clause, including some exclusions."""
+        stated = [(r, clause) for r, rule in enumerate(self.spec.rules) for clause in rule.requirement.clauses]
+        for r, rule in enumerate(self.spec.rules):
+            pairs = rule.requirement.exclusions
+            if len(pairs) > _PAIRS:
+                pairs = pairs[self.rng.choice(len(pairs), _PAIRS, replace=False)]
+            stated += [(r, exclusion(h, k)) for h, k in pairs.tolist()]
+        return stated
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.intp]:
-        return np.flatnonzero(np.diff(self.clauses.clause, prepend=-1))
+    def literals(self) -> Literals:
+        """The literals of these clauses in float64, one after the other."""
+        clauses = [clause for _, clause in self.clauses]
+        return Literals.of_clauses(clauses, len(self.spec.targets), len(self.spec.columns))
+
+    @cached_property
+    def rule(self) -> Numbers:
+        """The rule of each clause."""
+        return np.array([rule for rule, _ in self.clauses], dtype=np.intp)
+
+    @cached_property
+    def ends(self) -> Numbers:
+        """Where the literals of each clause begin, and where the last ones end."""
+        return np.cumsum([0, *(len(clause.literals) for _, clause in self.clauses)])
 
     @cached_property
     def boxes(self) -> list[tuple[Doubles, Doubles]]:
@@ -155,7 +174,7 @@ class _Hunt:
         wrong = broken(self.spec, X, Y, on)
         if wrong.any():
             self._note(X, Y, wrong, excess)
-        excess[~on[:, self.clauses.rule]] = -np.inf
+        excess[~on[:, self.rule]] = -np.inf
         excess[np.isnan(excess)] = -np.inf
         for c in np.flatnonzero(np.isfinite(excess).any(axis=0)).tolist():
             rows = np.argsort(-excess[:, c], kind="stable")[:_KEPT]
@@ -170,15 +189,15 @@ class _Hunt:
 
     def _excess(self, X: FloatArray, Y: Doubles) -> Doubles:
         """Return the excess of each clause (n, clauses), the smallest of its literals."""
-        known = self.clauses
+        known = self.literals
         values = Y @ known.g.T + X.astype(np.float64) @ known.s.T - known.h
-        return np.asarray(np.minimum.reduceat(values, self._starts, axis=1))
+        return np.asarray(np.minimum.reduceat(values, self.ends[:-1], axis=1))
 
     def _note(self, X: FloatArray, Y: Doubles, wrong: npt.NDArray[np.bool_], excess: Doubles) -> None:
         """Keep the strongest violation; only the rows of each rule that look worst are evaluated exactly."""
         for r in np.flatnonzero(wrong.any(axis=0)):
             rows = np.flatnonzero(wrong[:, r])
-            own = excess[np.ix_(rows, np.flatnonzero(self.clauses.rule == r))].max(axis=1, initial=-np.inf)
+            own = excess[np.ix_(rows, np.flatnonzero(self.rule == r))].max(axis=1, initial=-np.inf)
             for row in rows[np.argsort(-np.where(np.isfinite(own), own, -np.inf), kind="stable")[:8]]:
                 much, _ = excess_of(self.spec.rules[r].requirement, X[row], Y[row], self.spec)
                 case = Broken(X[row], Y[row], int(r), much)
@@ -245,7 +264,7 @@ class _Hunt:
         stated = regions_of(self.spec)
         low, high = (np.tile(ends, (len(X), 1)) for ends in self.spec.ends())
         for region, rules in enumerate(stated.rules):
-            chosen = np.isin(self.clauses.rule[clause], rules)
+            chosen = np.isin(self.rule[clause], rules)
             start, end = self.boxes[region]
             inside = chosen & ((start <= X) & (end >= X)).all(axis=1)
             low[inside], high[inside] = start, end
@@ -253,12 +272,12 @@ class _Hunt:
 
     def _slopes(self, X: FloatArray, Y: Doubles, clause: npt.NDArray[Any]) -> Doubles | None:
         """Return the gradient (n, d) of the literal nearest to holding."""
-        known = self.clauses
+        known = self.literals
         weights, direct = np.zeros((len(X), known.g.shape[1])), np.zeros((len(X), known.s.shape[1]))
         for i, c in enumerate(clause):
-            literals = np.flatnonzero(known.clause == c)
-            values = known.g[literals] @ np.nan_to_num(Y[i]) + known.s[literals] @ X[i].astype(np.float64)
-            nearest = literals[int((values - known.h[literals]).argmin())]
+            own = slice(self.ends[c], self.ends[c + 1])
+            values = known.g[own] @ np.nan_to_num(Y[i]) + known.s[own] @ X[i].astype(np.float64)
+            nearest = own.start + int((values - known.h[own]).argmin())
             weights[i], direct[i] = known.g[nearest], known.s[nearest]
         pulled = self.subject.pull(X, weights)
         return None if pulled is None else np.nan_to_num(pulled) + direct

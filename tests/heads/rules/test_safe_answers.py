@@ -18,7 +18,7 @@ def test_safe_answers_go_through_the_clips_of_their_own_bits():
     certificate = certify_rules(spec)
     assert certificate.document["program"]["tree"] == [0, None, None]
     program = Candidates(certificate)
-    coefficients, threshold = program._tensors["gate.coefficients"][0], program._tensors["gate.thresholds"][0]
+    coefficients, threshold = program.stored["gate.coefficients"][0], program.stored["gate.thresholds"][0]
     a = np.random.default_rng(0).uniform(0, 9, 20_000)
     X = np.stack([a, (threshold - coefficients[0] * a) / coefficients[1]], axis=1)
     X = X[coefficients[0] * X[:, 0] + coefficients[1] * X[:, 1] == threshold]  # on, in plain arithmetic

@@ -60,9 +60,7 @@ def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
             moved = w.add("Add", [real, w.add("Mul", [w.add("Sub", [safe, real]), w.number(share)])])
             candidates[number + 1].append(part.rounded(moved))
     order = np.concatenate([block.outputs for block in program.proposals.blocks])
-    wholes = [
-        w.placed(order, own[0] if len(own) == 1 else w.add("Concat", own, axis=0), "", len(order)) for own in candidates
-    ]
+    wholes = [w.placed(order, w.joined(own), "", len(order)) for own in candidates]
     w.last("Concat" if len(wholes) > 1 else "Identity", wholes, PROPOSAL, **({"axis": 1} if len(wholes) > 1 else {}))
     return [Backbone(w.nodes, w.initializers)], len(wholes)
 
@@ -156,7 +154,7 @@ class _BlockNodes:
         for i in range(len(fixed)):
             own = w.add("Add", [w.constant(np.array([[fixed[i]]])), self.zeros()])
             rows.append(w.add(op, [own, *found[i]]) if i in found else own)
-        return rows[0] if len(rows) == 1 else w.add("Concat", rows, axis=0)
+        return w.joined(rows)
 
     # --- nearest real points
 
@@ -174,12 +172,7 @@ class _BlockNodes:
         if not len(block.sums):
             return self.clipped(self.p, lower, upper)
         rows = block.C[block.sums]
-        right = (
-            w.add("Concat", [sides[int(k)] for k in block.sums], axis=0)
-            if len(block.sums) > 1
-            else sides[int(block.sums[0])]
-        )
-        return self.split(lower, upper, rows, right)
+        return self.split(lower, upper, rows, w.joined([sides[int(k)] for k in block.sums]))
 
     def clipped(self, z: str, lower: str, upper: str, w: Writer | None = None) -> str:
         """Clip numbers to limits."""
@@ -289,8 +282,7 @@ class _BlockNodes:
         flat = w.shaped(trial, f, -1)
         parts: list[str] = []
         if len(block.literals):
-            own = [self.sides[k] for k in range(len(block.literals))]
-            right = own[0] if len(own) == 1 else w.add("Concat", own, axis=0)
+            right = w.joined([self.sides[k] for k in range(len(block.literals))])
             parts.append(w.add("Sub", [right, w.add("MatMul", [w.constant(block.C), self.c])]))
         parts += [w.add("Sub", [w.column(block.upper), self.c]), w.add("Sub", [self.c, w.column(block.lower)])]
         limits = w.add("Floor", [w.add("Div", [w.add("Concat", parts, axis=0), w.column(block.divisor)])])

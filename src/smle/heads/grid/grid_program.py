@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import smle_check
-from smle.certificates.document import Certificate, arrays_of
-from smle.heads.contract import AsksOnce
+from smle.certificates.document import Certificate
+from smle.heads.contract import FORMATS, AnswersProgram
 from smle.heads.grid.reduction import reduce
 from smle.heads.grid.step_blocks import Asked, GridBlock
 from smle.nearest.clauses import tied_together
@@ -29,46 +27,38 @@ __all__ = ["GridProgram", "GridProposals"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-_FORMATS = (np.dtype(np.float32), np.dtype(np.float64))
+Numbers = npt.NDArray[np.intp]
 _TINY = float(SMALLEST_INPUT)
 _MOVES = (2.0**-6, 2.0**-3, 0.25, 0.5)  # toward the safe answer
 _FAR = 2.0**52
 _AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; larger batches are split
 
 
-class GridProgram(AsksOnce):
+class GridProgram(AnswersProgram):
     """Serves answers in whole numbers of steps that obey the rules: (inputs, answers) -> answers, in float32."""
 
     def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
-        document = certificate.document
-        self.specification = smle_check.StatedSpecification(document["specification"], certificate.block)
+        super().__init__(certificate)
+        tensors, regions = self.stored, self.regions
         self.lattice = spec = Lattice.read(self.specification)
         self.listed = listed_of(spec)
-        self.stored = tensors = MappingProxyType(arrays_of(certificate.tensors))
-        self.tree, regions = document["program"]["tree"], document["gate"]["regions"]
-        self._shape = len(spec.inputs), len(spec.outputs)
         self.numerator, self.denominator = tensors["grid.numerator"], tensors["grid.denominator"]
         self.lower, self.upper = tensors["grid.lower"], tensors["grid.upper"]
         self._num, self._den = _single(self.numerator), _single(self.denominator)
         self._low, self._high = _single(self.lower), _single(self.upper)
         self._scaled = bool((self.numerator != 1).any()), bool((self.denominator != 1).any())
-        sides = ("lower", "upper")
-        self._domain = {kind: [tensors[f"domain.{side}_{kind.name}"] for side in sides] for kind in _FORMATS}
         self._stepped = np.array([step is not None for step in spec.input_steps], dtype=bool)
         self._has_steps = bool(self._stepped.any())
         self._is_scaled_input = bool(
             (tensors["grid.input_numerator"] != 1).any() or (tensors["grid.input_denominator"] != 1).any()
         )
-        self._place = {region: i for i, region in enumerate(regions)}
         place = {row: i for i, row in enumerate(rows_of(spec, regions))}
         self.members = [[place[row] for row in spec.regions[region]] for region in regions]
         # A line for each literal: what all rows must hold is then found line by line.
         self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
         self._CX = tensors["check.steps"]
         self._short, self._long = (
-            (tensors[f"check.inputs_{kind.name}"], tensors[f"check.fractions_{kind.name}"][:, None])
-            for kind in _FORMATS
+            (tensors[f"check.inputs_{kind.name}"], tensors[f"check.fractions_{kind.name}"][:, None]) for kind in FORMATS
         )
         self._is_one_form = all(np.array_equal(a, b) for a, b in zip(self._short, self._long, strict=True))
         self._moving = self.listed.moving
@@ -81,14 +71,6 @@ class GridProgram(AsksOnce):
         self._reads = bool(self._CX.any() or self._moving or self._gate.size)
         self._reads_later = self._reads or sloped
         self._part = max(_AT_ONCE // max(*self._shape, len(self._H), 1), 64)
-
-    @property
-    def width(self) -> int:
-        """How many columns of the model's answers it reads."""
-        return self._shape[1]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return GridProgram, (self.certificate,)
 
     def __call__(self, X: Array, answers: Array) -> Array:
         """Return the answers (n, m) in float32 that obey the rules at X (n, d), in float32 or float64."""
@@ -112,17 +94,8 @@ class GridProgram(AsksOnce):
     @quiet
     def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the served whole numbers of steps (n, m), in float64, and how each row was served (n,)."""
-        rows = len(answers)
-        if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
-            raise ValueError(
-                f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
-                f"Got {X.shape} and {answers.shape}."
-            )
-        if X.dtype not in _FORMATS:
-            kind = X.dtype.newbyteorder("=")
-            if kind not in _FORMATS:  # a conversion may round, and the rules would hold elsewhere
-                raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
-            X = X.astype(kind)
+        self._require_shapes(X, answers)
+        rows, X = len(answers), X if X.dtype in FORMATS else self._native(X)
         if rows <= 2 * self._part:
             return self._served(X, answers)
         k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)
@@ -161,8 +134,7 @@ class GridProgram(AsksOnce):
 
     def read(self, X: Array) -> Array:
         """Return inputs as they are read (n, d) in float64: whole numbers of steps, or numbers."""
-        low, high = self._domain[X.dtype]
-        wide = np.fmin(np.fmax(X, low), high).astype(np.float64)  # NaN becomes the lower end
+        wide = self._inside(X)
         real = np.where(np.abs(wide) < _TINY, 0.0, wide)
         if not self._has_steps:
             return real
@@ -238,22 +210,16 @@ class GridProgram(AsksOnce):
     def safe(self, read: Array | None, bits: Mask | None, rows: int) -> Array:
         """Return the stored safe answers (n, m) in whole numbers."""
         result = np.empty((rows, self._shape[1]))
-        stack, number = [(self.tree, np.arange(rows))], 0
-        while stack:
-            tree, chosen = stack.pop()
-            if tree is None:
-                slope, offset = self.stored["safe.slope"][number], self.stored["safe.offset"][number]
-                moved = read[chosen] @ slope.T if read is not None and slope.any() else 0.0
-                result[chosen] = moved + offset
-                number += 1
-                continue
-            question = tree[0]
+
+        def holds(question: Any, chosen: Numbers) -> Mask:
             if isinstance(question, dict):
                 assert read is not None
-                inside = read[chosen, question["input"]] <= float(Fraction(question["at"]))
-            else:
-                inside = np.ones(len(chosen), dtype=bool) if bits is None else bits[chosen, self._place[question]]
-            stack += [(tree[2], chosen[~inside]), (tree[1], chosen[inside])]
+                return np.asarray(read[chosen, question["input"]] <= float(Fraction(question["at"])))
+            return np.ones(len(chosen), dtype=bool) if bits is None else bits[chosen, self._place[question]]
+
+        for chosen, slope, offset in self._leaves(rows, holds):
+            moved = read[chosen] @ slope.T if read is not None and slope.any() else 0.0
+            result[chosen] = moved + offset
         return result
 
     # --- proposals

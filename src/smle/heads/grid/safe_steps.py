@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smle.certificates.multipliers import best_multipliers
+from smle.certificates.multipliers import best_multipliers, range_of
 from smle.heads.grid.reduction import Reduction
 from smle.heads.grid.whole_numbers import Part, Problem, WholeRow, whole_row
 from smle_check import Rejected
-from smle_check.floats import BINARY32, FORMATS, Binary, nearest
+from smle_check.floats import BINARY32, FORMATS, nearest
 from smle_check.heads.candidates import Checked
 from smle_check.heads.grid import GridLeaf, SafeAnswer, check_leaf, cut_leaves
-from smle_check.heads.known import ROOT, Form, Known
+from smle_check.heads.known import ROOT, Form
 from smle_check.heads.steps import SMALLEST_INPUT, Lattice, ReadBoxes, ReadFacts
 from smle_check.stated import StatedLiteral
 
@@ -184,24 +184,14 @@ class SafeSearch:
             return None
         regions = sorted({*bits.on, *(() if region is None else (region,))})
         found = [ReadBoxes(spec, leaf.cuts, self.boxes).meeting(regions, fmt, bits.off) for fmt in FORMATS]
-        sides = [self.sides(known, fmt) for known, fmt in zip(found, FORMATS, strict=True) if known is not None]
-        if not sides:
+        left = [(known, fmt) for known, fmt in zip(found, FORMATS, strict=True) if known is not None]
+        if not left:
             return None
-        d = len(spec.inputs)
-        steps = [spec.input_steps[j] or 1 for j in range(d)]
-        low = np.array([float(min(side[0][j] for side in sides) / steps[j]) for j in range(d)])
-        return Part(low, np.array([float(max(side[1][j] for side in sides) / steps[j]) for j in range(d)]))
-
-    def sides(self, known: Known, fmt: Binary) -> tuple[list[Fraction], list[Fraction]]:
-        """Return the lower and upper ends of all inputs; for categories, 0 to 1 if they are left."""
-        low, high = (list(side) for side in self.spec.passed[fmt])
-        for j, (a, b) in known.ends.items():
-            low[j], high[j] = a, b
-        for g, members in known.members.items():
-            left = [j for j in self.spec.groups[g] if j in members]
-            for j in self.spec.groups[g]:
-                low[j], high[j] = Fraction(int(left == [j])), Fraction(int(j in left))
-        return low, high
+        low, high = np.empty(len(spec.inputs)), np.empty(len(spec.inputs))
+        for j, step in enumerate(spec.input_steps):
+            ends = [range_of(self.boxes, known, fmt, j) for known, fmt in left]
+            low[j], high[j] = (float(end / (step or 1)) for end in (min(a for a, _ in ends), max(b for _, b in ends)))
+        return Part(low, high)
 
     # --- answers
 

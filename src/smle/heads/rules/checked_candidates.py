@@ -7,7 +7,7 @@ stored safe answer. The check and the safe answers are proved; proposals need no
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from threading import Lock
@@ -48,13 +48,12 @@ class Candidates(ClipList):
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
         spec, regions = self.specification, self.regions
-        self._check = Check(spec, regions, self._tensors)
+        self._check = Check(spec, regions, self.stored)
         if self._limits > MANY_LIMITS:  # clips have a separate program
             ops = gated(gate_of(spec, regions), wide=bool(self._check.moving))
             self._behind = [*ops, Op("given", "q", ("answer",)), Op("narrow", "y", ("q",))]
         self._few = _FEW_ROWS if self._check.is_short and self._limits <= MANY_LIMITS else 0
-        self._place = {region: i for i, region in enumerate(regions)}
-        self._clauses = Clauses.of(spec, self._labels)
+        self._clauses = Clauses.of(spec, self.labels)
         of_part = [[self._place[region] for region in spec.rules[r].regions] for r in self._clauses.parts.tolist()]
         starts, places = np.cumsum([0, *map(len, of_part)]), np.array([*chain(*of_part)], dtype=np.intp)
         self._of_part = places if len(places) == len(of_part) else None  # the only region of its rule
@@ -64,9 +63,6 @@ class Candidates(ClipList):
         self._proposals: Proposals | None = None
         self._blocks: BlockCheck | None = None
         _ALIVE.add(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Candidates, (self.certificate,)
 
     def __call__(self, X: Array, answers: Array) -> Array:
         """Return the answers (n, m) in float32."""
@@ -137,17 +133,11 @@ class Candidates(ClipList):
         return answers.astype(np.float64)
 
     @property
-    def stored(self) -> Mapping[str, Array]:
-        """The tensors of the head, by name."""
-        return self._tensors
-
-    @property
     def proposals(self) -> Proposals:
         """Finds answers that obey; created on first use."""
         if self._proposals is None:
             clauses, aims = self._deployed()
-            stored = self._tensors
-            self._proposals = Proposals(clauses, stored["check.scale"], aims, stored["clips.default"])
+            self._proposals = Proposals(clauses, self.stored["check.scale"], aims, self.stored["clips.default"])
             if self._check.clauses and len(self._proposals.parts) > _FEW_BLOCKS:
                 part_of = {rule: part for part, rule in enumerate(clauses.parts.tolist())}
                 self._blocks = BlockCheck(self._check, [part.outputs for part in self._proposals.parts], part_of)
@@ -171,8 +161,8 @@ class Candidates(ClipList):
         limits = limits_of(spec)
         for stage in STAGES:
             own = [limit for limit in limits if limit.stage == stage]
-            slopes = self._tensors.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
-            for limit, offset, slope in zip(own, self._tensors[f"clips.{stage}"].tolist(), slopes, strict=True):
+            slopes = self.stored.get(f"clips.{stage}_slope", np.zeros((len(own), clauses.width)))
+            for limit, offset, slope in zip(own, self.stored[f"clips.{stage}"].tolist(), slopes, strict=True):
                 k = first[limit.rule, limit.clause]
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
@@ -192,13 +182,13 @@ class Candidates(ClipList):
     # --- the program
 
     def _for_rows(self, fmt: str) -> Any:
-        return CheckedRows(self._ops, self._tensors, fmt, self._check).function()
+        return CheckedRows(self._ops, self.stored, fmt, self._check).function()
 
     def _for_columns(self, fmt: str) -> Any:
         if self._limits <= MANY_LIMITS:
-            return CheckedColumns(self._ops, self._tensors, fmt, self._check).function()
+            return CheckedColumns(self._ops, self.stored, fmt, self._check).function()
         clips = super()._for_columns(fmt)
-        check: Any = CheckedColumns(self._behind, self._tensors, fmt, self._check).function()
+        check: Any = CheckedColumns(self._behind, self.stored, fmt, self._check).function()
         return lambda features, answer: check(features, clips(features, answer))
 
     def _safe(self, X: Array, bits: Mask) -> Array:
@@ -218,24 +208,15 @@ class Candidates(ClipList):
 
     def _stored(self, wide: Array, bits: Mask) -> Array:
         """Return the stored answers (n, m) of the leaves, in float32, before the clips."""
-        result = np.zeros((len(wide), len(self._tensors["check.scale"])), dtype=np.float32)
-        for rows, slope, offset in self._leaves(bits):
+        result = np.zeros((len(wide), len(self.stored["check.scale"])), dtype=np.float32)
+        for rows, slope, offset in self._leaves(len(bits), self._held(bits)):
             sums = wide[rows] @ slope.T.astype(np.float64) if slope.any() else 0.0
             result[rows] = sums + offset.astype(np.float64)
         return result
 
-    def _leaves(self, bits: Mask) -> Iterator[tuple[Numbers, Array, Array]]:
-        """Yield the rows of each leaf of the tree, with slope (m, d) and offset (m,) of its answer."""
-        number = 0
-        stack = [(self._tree, np.arange(len(bits)))]
-        while stack:
-            tree, rows = stack.pop()
-            if tree is None:
-                yield rows, self._tensors["safe.slope"][number], self._tensors["safe.offset"][number]
-                number += 1
-            else:
-                inside = bits[rows, self._place[tree[0]]]
-                stack += [(tree[2], rows[~inside]), (tree[1], rows[inside])]
+    def _held(self, bits: Mask) -> Callable[[int, Numbers], Mask]:
+        """Return a function that tells in which rows a region holds."""
+        return lambda region, rows: bits[rows, self._place[region]]
 
     # --- derivatives
 
@@ -243,7 +224,7 @@ class Candidates(ClipList):
     def moves(self) -> bool:
         """Whether a requirement of some rule, or a safe answer, reads a number."""
         stated = any(self._is_number[list(form)].any() for form in self._clauses.inputs)
-        return bool(stated or self._tensors["safe.slope"][:, :, self._is_number].any())
+        return bool(stated or self.stored["safe.slope"][:, :, self._is_number].any())
 
     @quiet
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
@@ -297,7 +278,7 @@ class Candidates(ClipList):
     def _safe_slopes(self, rows: Numbers, wide: Array, bits: Mask, outputs: Numbers, share: Array) -> Limits:
         """Return how shares (n,) of safe answers move with inputs."""
         slopes = np.zeros((len(rows), self.width, wide.shape[1]))
-        for own, slope, _ in self._leaves(bits):
+        for own, slope, _ in self._leaves(len(bits), self._held(bits)):
             slopes[own] = slope
         moved = self._moved(self._stored(wide, bits).astype(np.float64), wide, bits, slopes)
         listed = (share[:, None, None] * moved[:, outputs]).reshape(-1, wide.shape[1])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import smle_check
-from smle.certificates.document import Certificate, arrays_of
-from smle.heads.contract import AsksOnce
+from smle.certificates.document import Certificate
+from smle.heads.contract import FORMATS, AnswersProgram
 from smle.heads.rules.many_limits import LimitPairs
 from smle.heads.slopes import Limits, Slopes, changed_bits
 from smle.programs.numpy_operations import TABLE
@@ -26,8 +24,6 @@ __all__ = ["ClipList"]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
-_FLOAT32 = np.dtype(np.float32)
-_FORMATS = (_FLOAT32, np.dtype(np.float64))
 _FEW_ROWS, _MANY_ROWS = 8, 32  # rows answered one by one: this many, plus two for each limit; at most the second number
 MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from this many limits on they are looked up, except for so few rows
 _SHARE = 0.15  # share of the limits below which they are looked up
@@ -36,20 +32,15 @@ _LONG_SUM = 16
 _AT_ONCE = 1024  # rows whose limits are compared, for derivatives
 
 
-class ClipList(AsksOnce):
+class ClipList(AnswersProgram):
     """Moves answers within the limits that are active at their inputs; allowed answers stay.
 
     In a head with checked candidates, this is the part before the check.
     """
 
     def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
-        document = certificate.document
-        self.specification = spec = smle_check.StatedSpecification(document["specification"], certificate.block)
-        self.regions: list[int] = document["gate"]["regions"]
-        self._tree = document["program"]["tree"]
-        self._labels = [i for i, entry in enumerate(document["specification"]["outputs"]) if entry["kind"] == "label"]
-        self._tensors = MappingProxyType(arrays_of(certificate.tensors))
+        super().__init__(certificate)
+        spec = self.specification
         limits = limits_of(spec)
         self._ops = clip_list(spec, limits, self.regions)
         self._of_rows: dict[Any, Function] = {}
@@ -57,22 +48,11 @@ class ClipList(AsksOnce):
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
-        self._shape, self._groups = (len(spec.inputs), len(spec.outputs)), spec.groups
         # Long sums over inputs are looked up; pairs of a row and a limit would add them up term by term.
         self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
         self._is_number = np.ones(len(spec.inputs), dtype=bool)  # numbers, not members of a one-hot group
         self._is_number[[k for group in spec.groups for k in group]] = False
-        ends = [[self._tensors[f"domain.{end}_{kind.name}"] for end in ("lower", "upper")] for kind in _FORMATS]
-        self._domain = dict(zip((4, 8), ends, strict=True))  # by the size of a number
-
-    @property
-    def width(self) -> int:
-        """How many columns of the model's answers it reads."""
-        return self._shape[1]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ClipList, (self.certificate,)  # printed functions are created again
 
     @quiet
     def __call__(self, X: Array, answers: Array) -> Array:
@@ -82,13 +62,8 @@ class ClipList(AsksOnce):
     def bits_of(self, X: Array) -> npt.NDArray[np.bool_]:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
         kind = X.dtype.newbyteorder("=")
-        steps = prepared(needed(self._ops, ("bits",)), self._tensors, TABLE, kind.name)
+        steps = prepared(needed(self._ops, ("bits",)), self.stored, TABLE, kind.name)
         return run(steps, {"features": X.astype(kind, copy=False)})  # type: ignore[no-any-return]
-
-    def _inside(self, X: Array) -> Array:
-        """Clamp inputs to the domain, in float64, with the lower end for NaN."""
-        lower, upper = self._domain[X.dtype.itemsize]
-        return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
 
     def _limits_at(self, wide: Array, bits: Mask) -> Iterator[tuple[int, bool, Array, Array]]:
         """Yield (output, whether limits raise it, limits (n, own), slopes (own, d)), stage by stage.
@@ -96,10 +71,10 @@ class ClipList(AsksOnce):
         Inactive limits are infinite.
         """
         for op in self._stages:
-            values = self._tensors[str(op.args[2])].astype(np.float64)
+            values = self.stored[str(op.args[2])].astype(np.float64)
             slopes = np.zeros((len(values), self._shape[0]))
             if op.args[4] is not None:
-                slopes = self._tensors[op.args[4]].astype(np.float64)
+                slopes = self.stored[op.args[4]].astype(np.float64)
                 values = wide @ slopes.T + values
             raises = op.kind == "raise_to"
             limits, outputs = np.where(bits[:, op.fixed.bits], values, -np.inf if raises else np.inf), op.fixed.outputs
@@ -112,7 +87,7 @@ class ClipList(AsksOnce):
     @property
     def moves(self) -> bool:
         """Whether some limit reads a number."""
-        slopes = [self._tensors[op.args[4]] for op in self._stages if op.args[4] is not None]
+        slopes = [self.stored[op.args[4]] for op in self._stages if op.args[4] is not None]
         return any(bool(own[:, self._is_number].any()) for own in slopes)
 
     @quiet
@@ -132,7 +107,7 @@ class ClipList(AsksOnce):
         found = [(np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp), np.empty((0, X.shape[1])))]
         for start in range(0, len(rows) if self.moves else 0, _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            q = np.where(np.abs(answers[part]) <= float(WIDE), answers[part], self._tensors["clips.default"])
+            q = np.where(np.abs(answers[part]) <= float(WIDE), answers[part], self.stored["clips.default"])
             slopes = self._moved(q.astype(np.float64), self._inside(X[part]), bits[part])
             at, outputs = np.nonzero(slopes.any(axis=2))
             found.append((rows[part][at], outputs, slopes[at, outputs]))
@@ -155,15 +130,10 @@ class ClipList(AsksOnce):
 
     def _run(self, X: Array, answers: Array) -> Any:
         """Choose a printed function and call it."""
-        rows = len(answers)
-        if X.shape != (rows, self._shape[0]) or answers.shape != (rows, self._shape[1]):
-            raise ValueError(
-                f"Expected inputs of shape {(rows, self._shape[0])} and answers of shape {(rows, self._shape[1])}. "
-                f"Got {X.shape} and {answers.shape}."
-            )
-        if answers.dtype is not _FLOAT32:
+        self._require_shapes(X, answers)
+        if answers.dtype is not FORMATS[0]:
             answers = np.asarray(answers, dtype=np.float32)
-        few = 0 < rows <= self._few
+        few = 0 < len(answers) <= self._few
         function = (self._of_rows if few else self._of_columns).get(X.dtype)
         if function is None:
             X, function = self._first(X, few)
@@ -171,20 +141,18 @@ class ClipList(AsksOnce):
 
     def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
         """Return inputs in a format of this machine, and the program for that format."""
-        kind = X.dtype.newbyteorder("=")
-        if kind not in _FORMATS:  # a conversion may round, and the limits would hold elsewhere
-            raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
+        X = self._native(X)
         known, made = (self._of_rows, self._for_rows) if few else (self._of_columns, self._for_columns)
-        if kind not in known:
-            known[kind] = made(kind.name)
-        return X.astype(kind, copy=False), known[kind]
+        if X.dtype not in known:
+            known[X.dtype] = made(X.dtype.name)
+        return X, known[X.dtype]
 
     def _for_rows(self, fmt: str) -> Function:
-        return PrintedRows(self._ops, self._tensors, fmt, self._groups).function()
+        return PrintedRows(self._ops, self.stored, fmt, self.specification.groups).function()
 
     def _for_columns(self, fmt: str) -> Function:
         if self._limits > MANY_LIMITS and not self._long:
-            pairs = LimitPairs(self._ops, self._tensors, fmt)
+            pairs = LimitPairs(self._ops, self.stored, fmt)
             if pairs.share < _SHARE or self._limits > _MOST_PRINTED:
                 return pairs
-        return Columns(self._ops, self._tensors, fmt, self._groups).function()
+        return Columns(self._ops, self.stored, fmt, self.specification.groups).function()

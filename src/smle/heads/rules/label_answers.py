@@ -13,14 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from smle.nearest.clauses import Sign
 from smle.nearest.label_branches import BranchSearch
-from smle_check.heads.clips import Limit
-from smle_check.stated import StatedLiteral
 
-__all__ = ["LabelRule", "TooMany", "obeying", "sign_of", "sign_of_limit", "smallest"]
+__all__ = ["LabelRule", "TooMany", "obeying", "smallest"]
 
 Pairs = npt.NDArray[np.intp]
-Sign = tuple[int, bool]  # a label, and whether it is on
 Clause = tuple[Sign, ...]
 _MOST_PAIRS = 200_000
 _SECONDS = 1.5  # time to find which rules contradict each other
@@ -28,21 +26,6 @@ _SECONDS = 1.5  # time to find which rules contradict each other
 
 class TooMany(Exception):  # noqa: N818 - an outcome
     """The search was cut short, so the result is unknown."""
-
-
-def sign_of(literal: StatedLiteral) -> Sign | None:
-    """Return what a literal says about a label, or None if it says something else."""
-    if literal.x or literal.bound or len(literal.y) != 1:
-        return None
-    ((i, g),) = literal.y.items()
-    return (i, g < 0) if literal.strict == (g > 0) else None
-
-
-def sign_of_limit(limit: Limit) -> Sign | None:
-    """Return what a limit says about a label, or None if it says something else."""
-    if limit.slope or limit.offset:
-        return None
-    return (limit.output, limit.side > 0) if limit.strict == (limit.side < 0) else None
 
 
 class LabelRule(NamedTuple):

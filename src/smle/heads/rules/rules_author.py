@@ -18,7 +18,7 @@ from smle.certificates.issue import Draft, certified, compiled
 from smle.certificates.multipliers import best_multipliers, largest
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.distances import stated_units
-from smle.heads.rules.safe_answers import NoSafeAnswer, find_safe
+from smle.heads.rules.safe_answers import NoSafeAnswer, SafeTree
 from smle.nearest.oracle import common_units
 from smle.regions.cells import Cells, regions_of
 from smle.regions.consistency import room_at
@@ -113,13 +113,14 @@ def _checked(
     stated, labels, limits = boxes.spec, label_columns(spec), [clip.limit for clip in clips]
     units = stated_units(stated, limits, checked)
     units = common_units(np.where(units > 0, units, 1.0), labels)
+    search = SafeTree(boxes, clips, checked, typical, units)
     try:
-        safe = find_safe(boxes, clips, checked, typical=typical, scale=units)
+        tree, slope, offset = search.answers()
     except NoSafeAnswer as failure:
         raise refusal(spec, boxes, failure) from None
-    stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": safe.slope, "safe.offset": safe.offset}
+    stored: dict[str, npt.NDArray[Any]] = {"check.scale": units, "safe.slope": slope, "safe.offset": offset}
     tensors = check_tensors(stated, checked) | tensors_of(stored)
-    return safe.tree, {"safe": safe.proofs, "moved": safe.moved}, tensors
+    return tree, {"safe": search.proofs, "moved": search.moved}, tensors
 
 
 # --- Numbers ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,5 @@ def _nearest(w: Writer, program: Candidates, gates: Gates, given: str, ranks: in
     outputs, wholes = np.concatenate([own for own, _ in found]), []
     for rank in range(max(len(points) for _, points in found)):
         own = [points[min(rank, len(points) - 1)] for _, points in found]
-        wholes.append(
-            w.placed(outputs, own[0] if len(own) == 1 else w.add("Concat", own, axis=0), given, gates.outputs)
-        )
+        wholes.append(w.placed(outputs, w.joined(own), given, gates.outputs))
     return wholes

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from smle.certificates.multipliers import best_multipliers, has_rows, largest
-from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, sign_of, sign_of_limit, smallest
+from smle.heads.rules.label_answers import LabelRule, TooMany, obeying, smallest
 from smle.heads.rules.safe_literals import CAP, ENOUGH, LITTLE, LiteralSearch, SafePoint, Scaled, Stored
+from smle.nearest.clauses import sign_of
 from smle.regions.simplex import ExactOptimal
 from smle_check import Rejected
 from smle_check.floats import BINARY64, FORMATS, TINY
@@ -24,9 +25,10 @@ from smle_check.heads.clips import Clip
 from smle_check.heads.known import ROOT, Boxes, Facts, Leaf
 from smle_check.stated import StatedLiteral
 
-__all__ = ["NoSafeAnswer", "SafeAnswers", "find_safe"]
+__all__ = ["NoSafeAnswer", "SafeTree"]
 
 Array = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
 _MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
@@ -45,18 +47,12 @@ class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explai
         self.leaf, self.rules, self.x = leaf, rules, x
 
 
-class SafeAnswers(NamedTuple):
-    """A tree, the stored answers of its leaves, and their proofs."""
+class SafeTree(Scaled):
+    """A tree of safe answers that grows: its leaves, `proofs` why they obey, and of how far clips `moved` them.
 
-    tree: Any
-    slope: npt.NDArray[np.float32]
-    offset: npt.NDArray[np.float32]
-    proofs: list[dict[str, Any]]
-    moved: list[dict[str, Any]]
-
-
-class _SafeSearch(Scaled):
-    """The growing tree, its leaves and their proofs."""
+    `boxes` has the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
+    units of `scale` (m,).
+    """
 
     def __init__(self, boxes: Boxes, clips: list[Clip], checked: Checked, typical: Array, scale: Array) -> None:
         super().__init__(boxes, clips, checked, typical, scale)
@@ -65,6 +61,17 @@ class _SafeSearch(Scaled):
         self.moved: list[dict[str, Any]] = []
 
     # --- the tree
+
+    def answers(self) -> tuple[Any, Single, Single]:
+        """Return a tree for all inputs, and slopes (leaves, m, d) and offsets (leaves, m). Raises NoSafeAnswer."""
+        tree, (m, d) = self.grow(ROOT), (len(self.scale), len(self.spec.inputs))
+        slope, offset = np.zeros((len(self.leaves), m, d), np.float32), np.zeros((len(self.leaves), m), np.float32)
+        for number, (_, stored) in enumerate(self.leaves):
+            for i, (form, constant) in enumerate(stored):
+                offset[number, i] = float(constant)
+                for k, v in form.items():
+                    slope[number, i, k] = float(v)
+        return tree, slope, offset
 
     def grow(self, leaf: Leaf) -> Any:
         """Return the tree below a leaf, and record its leaves."""
@@ -132,7 +139,7 @@ class _SafeSearch(Scaled):
     def label_rules(self, leaf: Leaf) -> dict[int, LabelRule] | None:
         """Return what each rule that may apply in a leaf says about labels, or None if one says something else."""
         spec, signs = self.spec, [sign_of(literal) for literal in self.checked.literals]
-        limits = [(clip.limit, sign_of_limit(clip.limit)) for clip in self.limits]
+        limits = [(clip.limit, sign_of(literal)) for clip, literal in self.limiting]
         if None in signs or any(sign is None for _, sign in limits):
             return None
         is_open = {g: g not in leaf.off and self.meets(leaf, g) for g in self.regions}
@@ -279,21 +286,3 @@ class _SafeSearch(Scaled):
 def _float32(value: float) -> Fraction:
     single = float(np.float32(value))
     return Fraction(single) if abs(single) >= TINY else Fraction(0)
-
-
-def find_safe(boxes: Boxes, clips: list[Clip], checked: Checked, *, typical: Array, scale: Array) -> SafeAnswers:
-    """Return proved safe answers for all inputs, or raise NoSafeAnswer with the leaf that has none.
-
-    `boxes` has the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
-    units of `scale` (m,).
-    """
-    search = _SafeSearch(boxes, clips, checked, typical, scale)
-    tree = search.grow(ROOT)
-    m, d = len(scale), len(search.spec.inputs)
-    slope, offset = np.zeros((len(search.leaves), m, d), np.float32), np.zeros((len(search.leaves), m), np.float32)
-    for number, (_, stored) in enumerate(search.leaves):
-        for i, (form, constant) in enumerate(stored):
-            offset[number, i] = float(constant)
-            for k, v in form.items():
-                slope[number, i, k] = float(v)
-    return SafeAnswers(tree, slope, offset, search.proofs, search.moved)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from smle.certificates.multipliers import range_of
 from smle.nearest.literals import SearchNode, branch_and_bound, choose_literals
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.regions.robust import Layout, RobustRow, roomy_center
@@ -120,7 +121,7 @@ class Scaled:
         facts = Facts(self.boxes, leaf)
         rows = [facts.row(r, as_stated, BINARY64) for r, as_stated in facts.rows(stated, seen).items()]
         rows = [row for row in rows if self.places[1].keys() >= row[0].keys() and len(row[0]) > 1]
-        ends = [self.ends(known, k) for k in self.used]
+        ends = [range_of(self.boxes, known, BINARY64, k) for k in self.used]
         low, high = ((np.array([float(end[i]) for end in ends]) - self.middle) / self.half for i in (0, 1))
         for g in self.tied:
             group = self.spec.groups[g]
@@ -137,17 +138,6 @@ class Scaled:
         found = RegionMaximum(Region(domain, tuple(range(len(rows))), A * self.half, b))
         self.left[id(found)] = known
         return None if found.located[1] is not None else found
-
-    def ends(self, known: Known, k: int) -> tuple[Fraction, Fraction]:
-        """Return the range of an input, or the possible values of a member of a group."""
-        g = self.boxes.group.get(k)
-        if g is None:
-            low, high = (side[k] for side in self.spec.passed[BINARY64])
-            return known.ends.get(k, (low, high))
-        members = known.members.get(g)
-        if members is not None and k not in members:
-            return Fraction(0), Fraction(0)
-        return Fraction(int(self.boxes.count(g, members) == 1)), Fraction(1)
 
     def lookups(self, literal: StatedLiteral) -> dict[int, dict[int, Fraction]]:
         """Return what a literal looks up, by group."""

@@ -232,7 +232,7 @@ def _box(w: Writer, block: Block, z: str, b: str, imposed: str, P: int) -> tuple
             continue
         none = w.add("Add", [w.add("Abs", [some]), w.number(_FAR)]) if "" in found else ""
         listed = [node or none for node in found]
-        ends.append(listed[0] if k == 1 else w.add("Concat", listed, axis=1))
+        ends.append(w.joined(listed, 1))
     low, high = w.add("Neg", [ends[1]]), ends[0]
     room = w.add("Sub", [high, low])
     inner = []

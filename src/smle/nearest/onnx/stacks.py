@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ class Stack:
         self._w, self._blocks, self._gates, self.pieces = w, blocks, gates, pieces
         self.block = block = blocks[0]
         self.clauses = block.clauses
-        self.tries_all = _tries_all(self.clauses)
+        self.tries_all = block.pieces <= _PIECES
         self.outputs = np.stack([own.outputs for own in blocks], axis=1).reshape(-1)
         self.unit = np.stack([own.unit for own in blocks], axis=1).reshape(-1)
 
@@ -103,18 +102,13 @@ class Stack:
         return excess if off is None else self._w.add("Add", [excess, self.beside(off, len(self.block.N))])
 
 
-def _tries_all(clauses: Sequence[Sequence[int]]) -> bool:
-    several = [len(clause) for clause in clauses if len(clause) > 1]
-    return prod(several[:_PIECES]) <= _PIECES
-
-
 def stacks_of(w: Writer, blocks: Sequence[Block], gates: Gates) -> list[Stack]:
     """Stack the blocks, with the tight sets of those that have few pieces."""
     found: dict[Any, list[Block]] = {}
     sets: dict[Any, list[Piece] | None] = {}
     for block in blocks:
         clauses = tuple(map(tuple, block.clauses))
-        own = pieces_of(block, gates) if not block.is_box and _tries_all(clauses) else None
+        own = pieces_of(block, gates) if not block.is_box and block.pieces <= _PIECES else None
         arrays = [np.round(block.N, 13) + 0.0, block.unpinned]  # without -0
         arrays += [block.weight / block.weight.max()] if block.is_box else [block.unit] if block.pins else []
         key = (clauses, *(a.tobytes() for a in arrays), str(block.pins), block.is_box, block.is_likely, str(own))

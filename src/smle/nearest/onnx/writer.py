@@ -77,6 +77,10 @@ class Writer:
         """Reduce one axis."""
         return self.add(op, [source, self.constant(np.array([axis], dtype=np.int64))], keepdims=int(keep))
 
+    def joined(self, parts: Sequence[str], axis: int = 0) -> str:
+        """Put values below each other, or side by side."""
+        return parts[0] if len(parts) == 1 else self.add("Concat", parts, axis=axis)
+
     def product(self, matrix: npt.NDArray[np.float64], values: str) -> str:
         """Return matrix @ values, (..., columns, rows) -> (..., rows of the matrix, rows); sparse ones term by term."""
         forms = [dict(zip(np.flatnonzero(row).tolist(), row[row != 0].tolist(), strict=True)) for row in matrix]
