@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.nn import SafeNetwork
 from smle.rules import Literals
 from studies.attacks.files import BATCHES, levels, versions, wrong_rows
@@ -215,8 +214,7 @@ MODES: dict[str, Mode] = {
 
 def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
-    of = CertifiedNetwork if attacker.subject.family == "box" else SafeNetwork.of
-    network = of(Passes(), attacker.spec, attacker.subject.certificate)
+    network = SafeNetwork.of(Passes(), attacker.spec, attacker.subject.certificate)
     yield from in_modes(network, attacker.zeros, count, attacker.rng)
 
 
