@@ -57,7 +57,7 @@ def load_network(record: ModelRecord, backbone: nn.Module | Callable[..., Any], 
     certificate = record.certificate
     if record.rules is None or certificate is None:
         raise NotCertifiedError("The model folder has no certificate.json, or no rules.yaml.")
-    spec = Specification.from_yaml(record.rules + "\n")
+    spec = record.specification
     if verify:
         certificate.check()
         require_same_rules(certificate, spec)
