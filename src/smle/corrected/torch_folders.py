@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import smle.networks  # noqa: F401  # first: where torch is missing it says what to install
+
 # isort: split
 from collections.abc import Callable
 from typing import Any
