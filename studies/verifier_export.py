@@ -165,7 +165,7 @@ def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool 
 def _certified(record: ModelRecord) -> tuple[Specification, Cells]:
     if record.certificate is None:
         raise NotCertifiedError("This model has no certificate. Expected a certified model to export.")
-    spec = Specification.from_yaml((record.rules or "") + "\n")
+    spec = record.specification
     return spec, cells_of(record.certificate, spec)
 
 

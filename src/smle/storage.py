@@ -68,6 +68,11 @@ class ModelRecord:
     digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def specification(self) -> Specification:
+        """The rules, compiled from their text; it raises RuleError as `Specification.from_yaml` does."""
+        return Specification.from_yaml((self.rules or "") + "\n")
+
+    @property
     def further(self) -> Any:
         """The entry of model.json about columns that the network reads besides the inputs of the rules, or None."""
         architecture = self.description.get("architecture")
@@ -257,7 +262,7 @@ def _clean_up(target: Path) -> None:
 def _require_certified(record: ModelRecord) -> None:
     """Raise NotCertifiedError unless the certificate covers exactly what would be written."""
     if record.certificate is None:
-        if record.rules is not None and Specification.from_yaml(record.rules + "\n").rules:
+        if record.rules is not None and record.specification.rules:
             raise NotCertifiedError("The model has rules but no certificate. Nothing was written.")
         return
     record.certificate.check()  # checks the certificate with the tensors and files that it holds

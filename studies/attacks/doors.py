@@ -25,7 +25,6 @@ from smle.certificates.document import Certificate
 from smle.extras import require
 from smle.graphs.certified_files import companion, write_onnx
 from smle.graphs.head_graph import certified_program, graph_model, interface_of
-from smle.heads.box.network.assurance import CertifiedNetwork
 from smle.heads.grid.grid_onnx import grid_proposals
 from smle.heads.rules.rules_onnx import proposals_of
 from smle.nearest.onnx.pieces import Backbone
@@ -248,8 +247,7 @@ MODES: dict[str, Mode] = {
 
 def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
-    of = CertifiedNetwork if attacker.subject.family == "box" else SafeNetwork.of
-    network = of(Passes(), attacker.spec, attacker.subject.certificate)
+    network = SafeNetwork.of(Passes(), attacker.spec, attacker.subject.certificate)
     yield from in_modes(network, attacker.zeros, count, attacker.rng)
 
 

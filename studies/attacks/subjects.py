@@ -24,13 +24,14 @@ from smle.certificates.document import Certificate
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.estimators import SafeRegressor
 from smle.heads.box.estimators.learned_box import SMLEClassifier, SMLERegressor
-from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.grid.grid_author import certify_grid
 from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.networks.backbones import MLP
+from smle.networks.safe_network import SafeNetwork
 from smle.networks.units import DataScale
 from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
@@ -77,7 +78,7 @@ class Subject:
     certificate: Certificate
     units: Array
     model: Callable[[FloatArray], Single] | None = None
-    network: CertifiedNetwork | None = None
+    network: SafeNetwork | None = None
     learned: BoxNetwork | None = None
     onnx: bytes | None = None
 
@@ -145,7 +146,7 @@ def _rules(name: str) -> Specification:
 
 
 def _box(
-    name: str, origin: str, network: CertifiedNetwork, certificate: Certificate, learned: BoxNetwork | None = None
+    name: str, origin: str, network: SafeNetwork, certificate: Certificate, learned: BoxNetwork | None = None
 ) -> Subject:
     spec, head = network.spec, certificate.document["program"]
     gate = "a gate" if certificate.document["gate"]["regions"] else "no gate"
@@ -230,7 +231,7 @@ def _crossing(name: str, *, kind: str, gate: bool = True) -> Subject:
 
 def _subject(name: str, network: BoxNetwork) -> Subject:
     certificate = certify(network)
-    deployed = CertifiedNetwork(network.backbone, network.spec, certificate)
+    deployed = SafeNetwork.of(network.backbone, network.spec, certificate).eval()
     return _box(name, "by hand", deployed, certificate, network)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from smle import correct
 from smle.graphs.certified_files import write_certified
-from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import certify_head, program_of
@@ -276,7 +276,7 @@ def _boxes(title: str, hidden: tuple[int, ...], embedding: int, quick: bool, pas
         for bounds in ("fixed", "affine"):
             safe, plain = _pair(hidden, embedding, bounds, gated=gate != "no gate")
             runtimes: dict[str, tuple[Any, Any]] = {
-                "torch": (plain, CertifiedNetwork(safe.backbone, safe.spec, certify(safe)))
+                "torch": (plain, SafeNetwork.of(safe.backbone, safe.spec, certify(safe)).eval())
             }
             runtimes |= {"onnxruntime": _box_files(safe)} if bounds == "fixed" else {}
             for runtime, (theirs, ours) in runtimes.items():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import smle
 from smle import Specification, correct
 from smle.errors import CertificateError, DataError, ModelFormatError, RuleError
+from smle.export import load_onnx
 from smle.nearest.oracle import nearest_outputs
 from smle.nn import BoxNetwork
 from support.sampling import Judge, hard_points
@@ -185,6 +186,15 @@ def test_safe_networks_are_saved_and_loaded(tmp_path: Path, bounds: str) -> None
     np.testing.assert_array_equal(answers(again, X), answers(network, X))
     np.testing.assert_array_equal(again.predict(X), answers(network, X)[:, 0])
     again.certificate_.check()
+    np.testing.assert_array_equal(again.train()(X).numpy(), answers(network, X))  # embeddings are no answers
+    with pytest.raises(TypeError, match="learned box"):
+        again.set_units(X)
+    again.save(tmp_path / "copy")
+    third = smle.load(tmp_path / "copy", backbone=wild_model(4, seed=6))
+    np.testing.assert_array_equal(answers(third, X), answers(network, X))
+    third.to_onnx(tmp_path / "box.onnx")
+    found = load_onnx(tmp_path / "box.onnx").predict({"a": X[:, 0].numpy(), "b": X[:, 1].numpy()})
+    np.testing.assert_allclose(found["p"], answers(network, X)[:, 0], rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_saved_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.backbones import Quick
 from smle.nn import MLP, SafeNetwork
@@ -28,7 +28,7 @@ def answers(network: nn.Module, rows: int = 32) -> torch.Tensor:
         return torch.cat([network(features), *(network(row.unsqueeze(0)) for row in features)])
 
 
-def by_modules(network: SafeNetwork | BoxNetwork | CertifiedNetwork) -> torch.Tensor:
+def by_modules(network: SafeNetwork | BoxNetwork) -> torch.Tensor:
     slow = copy.deepcopy(network)
     slow._quick = None
     return answers(slow)
@@ -93,7 +93,7 @@ def test_learned_boxes_are_quick_too(bounds):
     backbone[0][0] = nn.Linear(3, 8)
     assert torch.equal(answers(network), by_modules(network))
     safe = project(network)
-    certified = CertifiedNetwork(safe.backbone, safe.spec, certify(safe))
+    certified = SafeNetwork.of(safe.backbone, safe.spec, certify(safe)).eval()
     assert certified._quick is not None
     assert torch.equal(answers(certified), answers(safe))
     assert torch.equal(answers(certified), by_modules(certified))

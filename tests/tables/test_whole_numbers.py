@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from smle import NetworkRegressor, SafeRegressor, Specification
 from smle.cli import app
 from smle.errors import DataError
-from smle.heads.box.network.assurance import CertifiedNetwork, certify, project
+from smle.heads.box.network.assurance import certify, project
 from smle.nn import BoxNetwork, SafeNetwork
 from smle.rules.membership import active_rules
 from smle.tables import encode_inputs
@@ -233,7 +233,7 @@ def test_integer_tensors_are_read_as_the_numbers_they_are(rows, kind, mode):
     use = network
     if mode == "deployed":
         safe = project(network)
-        use = CertifiedNetwork(safe.backbone, safe.spec, certify(safe))
+        use = SafeNetwork.of(safe.backbone, safe.spec, certify(safe)).eval()
     for number, fits in ((2**24 + 1, lambda y: y >= 1), (2**24, lambda y: y <= 0.5)):
         assert fits(use(torch.tensor(rows * [[number]]).to(kind))).all()
 

@@ -18,7 +18,6 @@ from smle.storage import read_record
 if TYPE_CHECKING:
     from torch import nn
 
-    from smle.heads.box.network.assurance import CertifiedNetwork
     from smle.networks.safe_network import SafeNetwork
 
 __all__ = ["KINDS", "load", "nothing_proved", "read_model"]
@@ -46,7 +45,7 @@ def load(
     backbone: nn.Module | Callable[..., Any],
     verify: bool = True,
     require_certificate: bool = False,
-) -> SafeNetwork | CertifiedNetwork: ...
+) -> SafeNetwork: ...
 
 
 def load(
@@ -55,7 +54,7 @@ def load(
     backbone: nn.Module | Callable[..., Any] | None = None,
     verify: bool = True,
     require_certificate: bool = False,
-) -> SafeEstimator | SafeNetwork | CertifiedNetwork:
+) -> SafeEstimator | SafeNetwork:
     """Load a model folder: an estimator, or a torch network with `backbone`, a module like the stored one.
 
     The certificate is checked in exact arithmetic, and rules.yaml is compiled again and compared with it, unless

@@ -176,7 +176,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, but no rules.yaml.")
             raise ModelFormatError("The model folder has no rules.yaml, which also states inputs and outputs.")
-        spec = Specification.from_yaml(record.rules + "\n")
+        spec = record.specification
         require_kind(record.description, spec)
         model = cls(spec, **stored_parameters(cls, record.description.get("parameters", {})))
         model._deploy(Served.from_record(record, spec, verify=verify))

@@ -243,7 +243,7 @@ class FittedModel:
             ModelFormatError: If an estimator is inside.
             MissingDependencyError: If torch is not installed.
         """
-        from smle.heads.box.network.assurance import network_of
+        from smle.corrected.torch_folders import network_of
 
         return network_of(self.record(), self.specification_)
 

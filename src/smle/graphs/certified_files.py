@@ -66,7 +66,7 @@ def write_onnx(
         MissingDependencyError: If onnx is not installed.
         RuleError: If names of the rules cannot be used in the graph, or a choice cannot be stacked.
     """
-    spec = Specification.from_yaml((record.rules or "") + "\n")
+    spec = record.specification
     if record.certificate is not None:
         _require_same_weights(record, record.certificate)
     if record.onnx is not None:

@@ -22,8 +22,10 @@ __all__ = ["CertifiedModule", "backbone_state", "save_network", "weights_of"]
 Array = npt.NDArray[Any]
 
 
-class HasHead(Protocol):
-    """A module with a backbone and a head behind it."""
+class CertifiedModule(Protocol):
+    """A backbone and a head behind it, which can be certified and written: `SafeNetwork`, `BoxNetwork`."""
+
+    spec: Specification
 
     @property
     def backbone(self) -> nn.Module:
@@ -31,12 +33,6 @@ class HasHead(Protocol):
 
     def head_arrays(self) -> dict[str, Array]:
         """Return the arrays of the head, named as in the model file."""
-
-
-class CertifiedModule(HasHead, Protocol):
-    """A module that can be certified and written: `SafeNetwork`, `BoxNetwork`."""
-
-    spec: Specification
 
     def eval(self) -> Any:
         """Switch to eval mode."""
@@ -48,7 +44,7 @@ class CertifiedModule(HasHead, Protocol):
         """Return the module that maps features to what the head reads."""
 
 
-def weights_of(network: HasHead) -> dict[str, Array]:
+def weights_of(network: CertifiedModule) -> dict[str, Array]:
     """Return the weights, named as in the model file: `backbone.*`, and the head's own names."""
     state = network.backbone.state_dict().items()
     own = {f"{BACKBONE}{name}": np.array(value.detach().cpu().numpy(), order="C") for name, value in state}

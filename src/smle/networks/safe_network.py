@@ -46,6 +46,8 @@ class SafeNetwork(nn.Module):
     * In training mode, answers are those of the backbone, with gradients: train as you would without rules. Answers
       without a gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the rules allow
       stay, others move to the nearest allowed ones.
+    * `smle.load` makes such a network of the folder of a `BoxNetwork`, too, with the learned box as its head: the
+      backbone maps to the box's embedding, answers go through the head in every mode, and nothing is trained again.
     * With `embedding`, the network scales itself to the user's units. Features that the backbone reads are
       standardized, and a linear layer turns the embedding into answers. Units come from `example`, from all rows of
       `smle.training.train`, or else from ranges and limits in the rules and the features of the first batch. Further
@@ -101,7 +103,7 @@ class SafeNetwork(nn.Module):
         *,
         embedding: int | None = None,
     ) -> Self:
-        """Return a network with an already certified head."""
+        """Return a network with an already certified head, of rules or a learned box."""
         network = cls.__new__(cls)
         nn.Module.__init__(network)
         network._set_up(backbone, spec, embedding)
@@ -135,7 +137,12 @@ class SafeNetwork(nn.Module):
 
         Raises:
             DataError: If the columns do not match the rules.
+            TypeError: If the head is a learned box, whose units are those it was trained in.
         """
+        if "head" in self._modules and not self.head.program.reads_answers:
+            raise TypeError(
+                "set_units: expected a head of rules. Got a learned box, which keeps the units of its data."
+            )
         wanted = None if targets is None else encoded_targets(self.spec, targets)
         if isinstance(self.backbone, Answers):
             self.backbone.set_units(DataScale.of_data(self.spec, encoded_features(self.spec, features), wanted))
@@ -175,7 +182,9 @@ class SafeNetwork(nn.Module):
         if mask is not None:
             require_mask(mask, tuple(answers.shape[:-1]))
         head: CertifiedHead = parts["head"]
-        if self.training and answers.requires_grad and torch.is_grad_enabled():  # a module may compute gradients itself
+        # Embeddings are no answers. A module may compute gradients itself.
+        is_plain = self.training and head.program.reads_answers
+        if is_plain and answers.requires_grad and torch.is_grad_enabled():
             head.served.require_shapes(features, answers)
             served = answers if mask is None else left_out(answers, mask, fill)
         elif mask is None:

@@ -38,7 +38,7 @@ def judge(record: ModelRecord) -> Judgement:
     """Check the certificate of a record, and that its rules compile to exactly what was proved."""
     started = time.perf_counter()
     try:
-        spec = Specification.from_yaml((record.rules or "") + "\n")
+        spec = record.specification
     except RuleError as error:
         return Judgement(REJECTED, f"rules.yaml: {error}")
     if record.certificate is None:

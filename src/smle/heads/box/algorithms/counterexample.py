@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from smle.heads.box.proof.clause_lp import exact_clause_optimum
 from smle.heads.box.proof.pairs import PairValues, best_weights
-from smle.heads.box.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, slopes_and_offsets
+from smle.heads.box.proof.worst_case import HeadNumbers, HiddenWidenedBox, WidenedBox, output_at, slopes_and_offsets
 from smle.regions.geometry import Region, RegionMaximum
 from smle.rules import Literals
 from smle.solvers import MixedIntegerProgram, Status, solve
@@ -268,8 +268,7 @@ def _maxima(
 
 def counterexample_at(rows: Literals, head: HeadNumbers, x: Array, z: Array) -> Counterexample | None:
     """Return the point (x, z) with its strength as the paper measures it, or None if it breaks no row."""
-    y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
-    excess = rows.g @ y + rows.s @ x - rows.h
+    excess = rows.g @ output_at(head, x, z) + rows.s @ x - rows.h
     violated = tuple(int(k) for k in np.flatnonzero(excess > 0))
     strength = float(np.maximum(excess, 0.0).sum())
     return Counterexample(x, z, strength, violated) if violated else None
@@ -291,8 +290,7 @@ def exclusion_counterexample(pairs: Pairs, head: HeadNumbers, envelope: WidenedB
         if optimum.x is None or optimum.z is None:
             return Search(None, Status.ERROR, f"{optimum.solution.status} ({optimum.solution.message})")
         exact = exact and optimum.exact
-        y = head.W @ optimum.z + head.b + (0 if head.V is None else head.V @ optimum.x)
-        strength = float(min(y[h], y[k]))
+        strength = float(output_at(head, optimum.x, optimum.z)[[h, k]].min())
         if strength >= 0 and (best is None or strength > best.strength):
             best = Counterexample(optimum.x, optimum.z, strength, (h, k))
     return Search(best, Status.OPTIMAL, strongest=exact)

@@ -14,7 +14,7 @@ from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
 from smle.heads.box.proof.pairs import verify_exclusions
 from smle.heads.box.proof.verdict import Holds
 from smle.heads.box.proof.verify import best_combination, fallback_room, judge_clause, judge_literals
-from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, rounding_margin, worst_case
+from smle.heads.box.proof.worst_case import HeadNumbers, WidenedBox, output_at, rounding_margin, worst_case
 from smle.nearest.literals import choose_literals
 from smle.regions.cells import Cells, obligation_regions
 from smle.regions.geometry import Domain, Region, RegionMaximum, enlarged_rows
@@ -273,5 +273,4 @@ class HeadProblem:
         """Return the head's output at the center of box and domain."""
         x = (self.domain.low + self.domain.high) / 2
         lower, upper = self.envelope.at(x)
-        y = head.W @ ((lower + upper) / 2) + head.b + (0 if head.V is None else head.V @ x)
-        return y.astype(np.float32)
+        return output_at(head, x, (lower + upper) / 2).astype(np.float32)

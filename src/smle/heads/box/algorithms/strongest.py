@@ -14,6 +14,7 @@ from smle.errors import NotCertifiedError, RuleError
 from smle.heads.box.algorithms.head_problem import HeadProblem
 from smle.heads.box.algorithms.pdcg import strongest_counterexample
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
+from smle.heads.box.proof.worst_case import output_at
 from smle.regions.cells import Cells, binding_rules
 from smle.rules import CNF, Specification
 from smle.violations import excess_of
@@ -98,9 +99,7 @@ def counterexample(model: Any, rule: str | None = None) -> StrongestCounterexamp
 def _told(
     spec: Specification, cells: Cells, number: int, head: Head, x: Array, z: Array, *, strength: float
 ) -> StrongestCounterexample:
-    y = head.W.astype(np.float64) @ z + head.b
-    if head.V is not None:
-        y = y + head.V.astype(np.float64) @ x
+    y = output_at(head, x, z)
     binding = dict.fromkeys(rule for rule, _ in binding_rules(cells, spec, number))
     excess = {rule: excess_of(spec.rules[rule].requirement, x, y)[0] or 0 for rule in binding}
     worst = sorted(excess, key=lambda rule: -excess[rule])

@@ -14,14 +14,16 @@ import torch
 from torch import nn
 
 from smle.certificates.document import Certificate
+from smle.corrected.torch_folders import network_of
 from smle.errors import DataError
 from smle.estimators.tasks import Task
 from smle.heads.box.box_program import Box
 from smle.heads.box.estimators.box_training import read_by
-from smle.heads.box.network.assurance import CertifiedNetwork, certify, network_of, project
+from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.box.proof.frozen_heads import FrozenHeads, Head
 from smle.heads.box.training.refit import refit_network
+from smle.networks.safe_network import SafeNetwork
 from smle.regions.cell_search import find_cells
 from smle.regions.cells import Cells
 from smle.rules import Specification
@@ -45,7 +47,7 @@ def projected(
     """Return the certificate of the safe heads for the rules of a new task; X holds the inputs of `table`."""
     spec = task.spec
     deployed = network_of(old.record(), old.specification_)
-    assert isinstance(deployed, CertifiedNetwork)
+    assert isinstance(deployed, SafeNetwork)
     assert isinstance(old.head, Box)
     box = FrozenHeads.of_stored(old.head.tensors)
     network = _with_rules(old, old.head, box, deployed.backbone, spec)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from smle.heads.box.proof.frozen_heads import Bounds, Head
 from smle.heads.box.proof.verdict import Cut, Holds, NotProved, ProvedCase, Tree, UnitCut, Verdict
-from smle.heads.box.proof.worst_case import HiddenWidenedBox, WidenedBox
+from smle.heads.box.proof.worst_case import HiddenWidenedBox, WidenedBox, output_at
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Clause, Literals
 
@@ -109,8 +109,7 @@ class Cases:
             return verdict
         lower, upper = self._bounds.at(x)
         z = np.where(v > 0, np.maximum(lower, upper), lower)
-        y = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
-        excess = float((literals.g @ y + literals.s @ x - literals.h).min())
+        excess = float((literals.g @ output_at(head, x, z) + literals.s @ x - literals.h).min())
         return NotProved(x, z, min(0.0, -excess)) if excess >= 0 else verdict
 
     def _cut(self, part: _Part, verdict: Verdict, directions: Sequence[Array]) -> Cut | UnitCut | None:

@@ -24,7 +24,7 @@ from smle.heads.box.proof.relaxation import HiddenLayer
 from smle.regions.geometry import TINY, Domain, Region, RegionMaximum, U
 from smle.rules import Literals
 
-__all__ = ["HeadNumbers", "WidenedBox", "Worst", "worst_case"]
+__all__ = ["HeadNumbers", "WidenedBox", "Worst", "output_at", "worst_case"]
 
 Array = npt.NDArray[np.float64]
 
@@ -193,6 +193,12 @@ class HeadNumbers:
         """Return the numbers of a head without rounding."""
         V, none = None if head.V is None else head.V.astype(np.float64), np.zeros(len(head.b))
         return cls(head.W.astype(np.float64), V, head.b.astype(np.float64), none, none)
+
+
+def output_at(head: Head | HeadNumbers, x: Array, z: Array) -> Array:
+    """Return W z + V x + b in float64, without rounding. Shapes: x (d,), z (n,) -> (m,)."""
+    y: Array = head.W @ z + head.b + (0 if head.V is None else head.V @ x)
+    return y
 
 
 @dataclass(frozen=True, eq=False)
