@@ -4,18 +4,16 @@
 
 Answers are computed here in rationals, by the text of docs/certificate-format.md, not by the program. Margins are what
 the checker grants the rounding of each head, and, behind a backbone, what rounding can do to the embedding, by the same
-bound. Nothing is written before torch (rows together and one by one) and onnxruntime have been seen to agree.
+bound. `test_golden.py` asks NumPy, torch and onnxruntime for the same.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,20 +30,7 @@ from smle.rules import Categorical, Row, Specification
 from smle.tables import encode_inputs
 from smle_check.floats import affine_error, upward
 from smle_check.heads.box import ExactBounds, ExactHead, Hidden
-from support.exported import columns_of
-from support.golden_models import (
-    FOLDER,
-    Arrays,
-    Golden,
-    Rows,
-    active_regions,
-    answered,
-    asked,
-    built,
-    exported,
-    fed,
-    layers,
-)
+from support.golden_models import FOLDER, Arrays, Golden, Rows, active_regions, built, layers
 
 ZERO = Fraction(0)
 
@@ -432,26 +417,6 @@ def made(name: str, plan: Plan) -> Golden:
     return golden
 
 
-def require_agreement(golden: Golden) -> int:
-    """Require that today's program answers as the oracle does; return how many rows there are."""
-    for with_backbone in (False, True):
-        network = built(golden, with_backbone=with_backbone)
-        groups = [group for group, rows in golden.rows.items() if (rows.embedding is None) == with_backbone]
-        for group in groups:
-            for one_by_one in (False, True):
-                wrong = golden.rows[group].wrong(answered(network, golden.rows[group], one_by_one=one_by_one))
-                assert not wrong, (group, wrong)
-        if "bounds.hidden.0.weight" in golden.tensors:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            running = exported(golden, network, Path(folder) / "model.onnx", with_backbone=with_backbone)
-        for group in groups:
-            if group != "float64":
-                wrong = golden.rows[group].wrong(columns_of(golden.spec, asked(running, fed(golden, group))))
-                assert not wrong, (group, wrong)
-    return sum(len(rows.answers) for rows in golden.rows.values())
-
-
 def write(name: str, golden: Golden) -> None:
     """Write the learned numbers and the rows into a folder."""
     folder = FOLDER / name
@@ -467,7 +432,6 @@ if __name__ == "__main__":
     for name, plan in PLANS.items():
         if name in (sys.argv[1:] or PLANS):
             golden = made(name, plan)
-            count = require_agreement(golden)
             write(name, golden)
-            heads = len(golden.tensors["heads.weight"])
-            print(f"{name}: {heads} heads, free {'free.weight' in golden.tensors}, {count} rows")
+            heads, free = len(golden.tensors["heads.weight"]), "free.weight" in golden.tensors
+            print(f"{name}: {heads} heads, free {free}, {sum(len(rows.answers) for rows in golden.rows.values())} rows")

@@ -75,7 +75,7 @@ def direct() -> Exported:
 def test_every_node_of_the_head_counts(name):
     made = {"mixed": lambda: untrained(MIXED, "fixed"), "direct": direct}
     exported = made[name]() if name in made else hand_made(name)
-    assert every_node_counts(exported, len(KINDS), branches=False) > 10 * len(KINDS)
+    assert every_node_counts(exported, len(KINDS)) > 10 * len(KINDS)
 
 
 def test_which_way_a_choice_is_picked_is_the_exporters_word():

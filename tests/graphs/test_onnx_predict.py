@@ -10,10 +10,8 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from smle import NetworkClassifier, SafeClassifier, Specification, certify, load
-from smle.cli import app
 from smle.errors import CertificateError, DataError, MissingDependencyError, ModelFormatError
 from smle.export import load_onnx, write_network, write_onnx
 from smle.graphs.backbone import mlp_backbone
@@ -21,13 +19,10 @@ from smle.graphs.certified_files import read_checked
 from smle.heads.box.network.assurance import project
 from smle.nn import BoxNetwork
 from smle.tables import encode_inputs
+from support.commands import run as command
 from support.exported import MIXED, columns_of, model_of, resealed, run, session, untrained
 
 COLUMNS = ["distance", "speed", "friction"]
-
-
-def command(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import smle
-import smle_check
 from smle import Specification
 from smle.errors import CertificateError
 from smle.graphs.backbone import onnx_backbone
 from smle.graphs.certified_files import companion, write_certified
 from smle.heads.rules.rules_author import certify_rules
 from support.exported import untrained
-from support.joined import joined
 
 
 @pytest.mark.parametrize("when", ["x >= 0 or x < 0", "x >= 0", "x < 0.5 or x >= 0.5"])
@@ -24,22 +22,6 @@ def test_a_box_whose_gate_has_regions_that_are_always_or_never_active(when, boun
     session = onnxruntime.InferenceSession(model.onnx, providers=["CPUExecutionProvider"])
     y = session.run(["y"], {"x": np.float32([[0.0], [0.5], [1.0], [np.nan]])})[0]
     assert (y <= 1).all()
-
-
-@pytest.mark.parametrize("count", [50, 200])
-def test_a_limit_for_each_of_many_categories_is_exported(count):
-    names = [f"c{i}" for i in range(count)]
-    rules = "".join(f"  - {{name: r{i}, when: k == {name}, then: y <= {i}.5}}\n" for i, name in enumerate(names))
-    spec = Specification.from_yaml(
-        f"inputs: {{x: [0, 1], k: {{categories: [{', '.join(names)}]}}}}\noutputs: [y]\nrules:\n{rules}"
-    )
-    model = joined(spec)
-    assert len(smle_check.check_onnx(model.onnx, model.companion).proved) == count
-    session = onnxruntime.InferenceSession(model.onnx, providers=["CPUExecutionProvider"])
-    given = {item.name: item for item in session.get_inputs()}
-    feeds = {"x": np.zeros((count, 1), np.float32), "k": np.array(names, dtype=object)[:, None]}
-    feeds |= {name: np.full((count, 1), 1e6, np.float32) for name in given if name not in feeds}
-    assert (session.run(["y"], feeds)[0][:, 0] == np.arange(count) + 0.5).all()
 
 
 def test_a_file_that_does_not_run_is_not_written(tmp_path):

@@ -19,6 +19,7 @@ from smle_check.floats import BINARY64, threshold_below
 from smle_check.heads.candidates import checked_of
 from support.builder import refusal, repacked
 from support.drawn_rules import draw
+from support.rules_cases import CHOICE, LABELS
 from support.sampling import Judge, hard_points
 from support.written_again import RulesAgain, random_tree
 
@@ -49,23 +50,9 @@ rules:
   - {name: r2, then: -50 <= b - a <= 50}
   - {name: r3, then: -50 <= c - b <= 50}
 """,
-    "labels": """
-inputs: {x: [0, 1]}
-labels: [cat, dog, animal, car]
-rules:
-  - {name: e, then: not (cat and dog)}
-  - {name: i, then: not cat or animal}
-  - {name: j, when: x > 0.5, then: not dog or animal}
-  - {name: k, then: animal or car}
-""",
+    "labels": LABELS,
     "exclusions": "inputs: {x: [0, 1]}\nlabels: [a, b, c]\nrules:\n  - {name: e, then: not (a and b)}\n",
-    "choice": """
-inputs: {x: [0, 10], y: [0, 10]}
-choices: {act: [a, b, c]}
-rules:
-  - {name: e, when: x <= 5, then: act != a}
-  - {name: f, when: y <= 5, then: act != b}
-""",
+    "choice": CHOICE,
     "oblique": """
 inputs: {x: [0, 10], z: [-1000, 1000]}
 outputs: [y, w]

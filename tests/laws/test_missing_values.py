@@ -291,7 +291,7 @@ def test_what_the_flags_mean_is_said():
 
 def test_every_node_and_constant_that_makes_a_flag_counts():
     made = joined(SPEC)
-    assert every_node_counts(made, 2, branches=False) > 60
+    assert every_node_counts(made, 2) > 60
     fills = ("inputs/1/fill", "inputs/3/fill", "inputs/4/fill")  # what stands in is the exporter's word
     assert "constants/empty" in every_constant_counts(made, free=(*fills, "clips."))
 

@@ -45,80 +45,49 @@ def specification(*regions, d=2, low=0, high=40, requirement=None):
     return Specification(inputs, (Number("y"),), rules)
 
 
-def test_no_rules_is_one_free_cell():
-    cells = find_cells(specification())
-    assert tuple(cells) == ((),)
-    assert cells.free_cell
-
-
-def test_the_whole_domain_is_not_gated():
-    cells = find_cells(specification(Polytope(), when(above(0, 20))))
-    assert cells.regions == ((), (0,))
-    assert cells.gated == (1,)
-    assert tuple(cells) == ((1,), ())
-    assert not cells.free_cell
-
-
-def test_equal_regions_are_merged_and_rules_with_or_have_several():
-    either = (when(above(0, 20)), when(below(0, 5)))
-    cells = find_cells(specification(when(above(0, 20)), either))
-    assert cells.rules == ((0, 1), (1,))
-    assert set(cells) == {(0,), (1,), ()}
-
-
-def test_a_shared_border_is_not_an_overlap_if_one_side_is_strict():
-    tenth = F(1, 10)
-    assert (0, 1) not in find_cells(specification(when(below(0, tenth, strict=True)), when(above(0, tenth))))
-    assert (0, 1) in find_cells(specification(when(below(0, tenth)), when(above(0, tenth))))
-
-
-@pytest.mark.parametrize("hair", [F(1, 10**10), F(1, 10**18)])
-def test_borders_that_floats_cannot_tell_apart_overlap(hair):
+TENTH, SLOPE, OPPOSITE = F(1, 10), {0: F(1), 1: F(3, 10)}, {0: F(-1), 1: F(-3, 10)}
+OBLIQUE = (SLOPE, F(7), False)
+CELLS = {
+    "no rules": ([], {()}),
+    "the whole domain is not gated": ([Polytope(), when(above(0, 20))], {(1,), ()}),
+    "equal regions are merged, rules with or have several": (
+        [when(above(0, 20)), (when(above(0, 20)), when(below(0, 5)))], {(0,), (1,), ()}),
+    "a shared border, one side strict": ([when(below(0, TENTH, strict=True)), when(above(0, TENTH))], {(0,), (1,), ()}),
+    "a shared border": ([when(below(0, TENTH)), when(above(0, TENTH))], {(0, 1), (0,), (1,), ()}),
     # In float32 both constants are the same number: the guard reports both regions there.
-    tenth = F(1, 10)
-    assert (0, 1) in find_cells(specification(when(below(0, tenth)), when(above(0, tenth + hair))))
-    assert (0, 1) not in find_cells(specification(when(below(0, tenth)), when(above(0, tenth + F(1, 10**6)))))
+    "a hair apart": ([when(below(0, TENTH)), when(above(0, TENTH + F(1, 10**10)))], {(0, 1), (0,), (1,), ()}),
+    "less than a hair apart": ([when(below(0, TENTH)), when(above(0, TENTH + F(1, 10**18)))], {(0, 1), (0,), (1,), ()}),
+    "apart": ([when(below(0, TENTH)), when(above(0, TENTH + F(1, 10**6)))], {(0,), (1,), ()}),
+    "complements at an oblique border": ([when(OBLIQUE), when((OPPOSITE, F(-7), True))], {(0, 1), (0,), (1,), ()}),
+    "oblique and apart": ([when(OBLIQUE), when((OPPOSITE, F(-7) - F(1, 10**3), True))], {(0,), (1,), ()}),
+    "one inside of the other": ([when(above(0, 20)), when(above(0, 10))], {(0, 1), (1,), ()}),
+    "always active": ([when(above(0, 0)), when(above(0, 10))], {(0, 1), (0,)}),
+    "empty": ([when(above(0, 20), below(0, 10)), when(above(1, 3))], {(1,), ()}),
+    "a shared oblique row is one bit": ([when(OBLIQUE), when(OBLIQUE, above(0, 3))], {(0, 1), (0,), ()}),
+    "three that meet in pairs only": (
+        [when(below(0, 25)), when(below(1, 25)), when(({0: F(-1), 1: F(-1)}, F(-60), False))],
+        {(0, 1), (0, 2), (1, 2), (0,), (1,), (2,), ()}),
+}  # fmt: skip
 
 
-def test_oblique_borders_overlap_by_the_slack_of_the_guard():
-    slope = {0: F(1), 1: F(3, 10)}
-    opposite = {0: F(-1), 1: F(-3, 10)}
-    complement = when((opposite, F(-7), True))
-    assert (0, 1) in find_cells(specification(when((slope, F(7), False)), complement))
-    gap = when((opposite, F(-7) - F(1, 10**3), True))
-    assert (0, 1) not in find_cells(specification(when((slope, F(7), False)), gap))
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_are_what_the_guard_can_report(name):
+    regions, expected = CELLS[name]
+    cells = find_cells(specification(*regions))
+    assert set(cells) == expected
+    assert cells.free_cell == (() in expected and len(cells.gated) == len(cells.regions))
 
 
-def test_implications_remove_signatures():
-    cells = find_cells(specification(when(above(0, 20)), when(above(0, 10))))
-    assert set(cells) == {(0, 1), (1,), ()}
-    (implication,) = cells.implications
+def test_regions_rules_and_proofs_of_cells():
+    def found(name):
+        return find_cells(specification(*CELLS[name][0]))
+
+    assert found("the whole domain is not gated").regions == ((), (0,))
+    assert found("equal regions are merged, rules with or have several").rules == ((0, 1), (1,))
+    (implication,) = found("one inside of the other").implications
     assert (implication.regions, implication.implied) == ((0,), 1)
-
-
-def test_a_region_that_is_the_whole_domain_is_always_active():
-    cells = find_cells(specification(when(above(0, 0)), when(above(0, 10))))
-    assert set(cells) == {(0, 1), (0,)}
-
-
-def test_an_empty_region_is_in_no_cell():
-    cells = find_cells(specification(when(above(0, 20), below(0, 10)), when(above(1, 3))))
-    assert all(0 not in cell for cell in cells)
-    assert cells.conflicts[0].regions == (0,)
-
-
-def test_a_shared_oblique_row_is_one_bit():
-    slope = ({0: F(1), 1: F(3, 10)}, F(7), False)
-    cells = find_cells(specification(when(slope), when(slope, above(0, 3))))
-    assert set(cells) == {(0, 1), (0,), ()}
-
-
-def test_three_regions_that_meet_in_pairs_only():
-    corner = when(({0: F(-1), 1: F(-1)}, F(-60), False))
-    cells = find_cells(specification(when(below(0, 25)), when(below(1, 25)), corner))
-    assert (0, 1, 2) not in cells
-    assert {(0, 1), (0, 2), (1, 2)} <= set(cells)
-    assert [c.regions for c in cells.conflicts] == [(0, 1, 2)]
+    assert found("empty").conflicts[0].regions == (0,)
+    assert [c.regions for c in found("three that meet in pairs only").conflicts] == [(0, 1, 2)]
 
 
 def test_above_the_cap_the_widest_rules_lose_their_bit():

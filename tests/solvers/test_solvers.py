@@ -126,17 +126,24 @@ def test_a_session_solves_again_like_a_fresh_solve() -> None:
         assert session.solve(cost).objective == pytest.approx(fresh.objective, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["LP", "QP"])
+@pytest.mark.parametrize("kind", ["LP", "QP", "MIQP"])
 def test_an_unknown_native_status_reads_as_error(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "LP":
         module = importlib.import_module("smle.solvers.highs")
         problem = LinearProgram([1.0], np.zeros((0, 1)), np.zeros(0), np.zeros(0), [0.0], [1.0])
     else:
-        module = importlib.import_module("smle.solvers.piqp")
+        module = importlib.import_module("smle.solvers.piqp" if kind == "QP" else "support.scip")
         problem = random_qp(0)
     monkeypatch.setattr(module, "_STATUS", {})
-    assert solve(problem).status is Status.ERROR
-    assert solve(problem).x is None
+    if kind == "MIQP":  # the solver of the paper's own programs, for tests and studies
+        pytest.importorskip("pyscipopt")
+        rows = problem.A, problem.row_lower, problem.row_upper
+        whole = np.zeros(5, dtype=bool)
+        found = module.solve_miqp(np.ones(5), problem.q, rows, problem.lower, problem.upper, whole)
+    else:
+        found = solve(problem)
+    assert found.status is Status.ERROR
+    assert found.x is None
 
 
 def test_a_crash_of_a_back_end_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from smle.graphs.certified_files import _sealed
 from smle.graphs.head_graph import certified_program, graph_model, interface_of
 from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
+from smle.heads.table import head_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.backbones import MLP
 from smle.networks.folders import weights_of
@@ -108,16 +109,29 @@ def untrained(text: str, bounds: str = "fixed", embedding: int = 8) -> Exported:
 
 
 def _exported(spec: Specification, weights: dict[str, Any], rules: str, certificate: Certificate) -> Exported:
-    record = ModelRecord(weights, {}, rules, certificate)
-    data = model_of(spec, record, mlp_backbone(weights)).SerializeToString(deterministic=True)
-    return Exported(spec, record, data, _sealed(certificate, data))
+    return exported(ModelRecord(weights, {}, rules, certificate), mlp_backbone(weights))
 
 
-def model_of(spec: Specification, record: ModelRecord, backbone: Backbone, *, monitor: bool = True) -> Any:
-    certificate, interface = record.certificate, interface_of(spec, monitor=monitor)
+def exported(record: ModelRecord, backbone: Backbone, **options: Any) -> Exported:
+    """Return a record as ONNX, with its certificate; options as in `model_of`."""
+    spec = Specification.from_yaml(record.rules)
+    data = model_of(spec, record, backbone, **options).SerializeToString(deterministic=True)
+    assert record.certificate is not None
+    return Exported(spec, record, data, _sealed(record.certificate, data))
+
+
+def model_of(
+    spec: Specification, record: ModelRecord, backbone: Backbone, *, monitor: bool = True,
+    proposals: tuple[list[Backbone], int] | None = None,
+) -> Any:  # fmt: skip
+    """Return the graph of a record's head behind a backbone; `proposals` in place of the nearest allowed answers."""
+    certificate = record.certificate
     assert certificate is not None
-    program = certified_program(interface, certificate, certificate.tensors)
-    return graph_model(interface, program, backbone, [rule.name for rule in spec.rules])
+    interface = interface_of(spec, monitor=monitor, head=certificate.kind)
+    parts, count = proposals or head_of(certificate).nodes(certificate)
+    program = certified_program(interface, certificate, certificate.tensors, proposals=count)
+    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
+    return graph_model(interface, program, backbone, titles, parts)
 
 
 def resealed(companion: bytes, onnx: bytes) -> bytes:

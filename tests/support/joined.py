@@ -1,4 +1,4 @@
-"""Heads of rules in ONNX files, behind a model that answers whatever it is handed, or behind a stored one."""
+"""Heads in ONNX files, behind a model that answers whatever it is handed; and files that are changed node by node."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from smle.certificates.document import Certificate, arrays_of
-from smle.graphs.certified_files import _sealed
-from smle.graphs.head_graph import certified_program, graph_model, interface_of
-from smle.heads.rules.rules_author import certify_rules
-from smle.heads.rules.rules_onnx import proposals_of
+from smle.heads.table import certify_head
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.nodes import EMBEDDING
 
-from .exported import Exported, accepted, feed, resealed
+from .exported import Exported, accepted, exported, feed, resealed
 
 ANSWERS = "answers of the model"
-BRANCHES = ("then", "else", "then then", "then else")
 KINDS = ("operator", "input order", "input", "attribute", "domain", "removed")
 CONSTANT_KINDS = ("value", "shape", "removed", "twice", "stored elsewhere")
 UNPROVED = ("proposals/", "backbone/")
@@ -35,26 +31,13 @@ def handed(m: int) -> Backbone:
 
 
 def joined(
-    spec: Specification,
-    certificate: Certificate | None = None,
-    *,
-    monitor: bool = True,
-    model: Backbone | None = None,
-    proposals: tuple[list[Backbone], int] | None = None,
+    spec: Specification, certificate: Certificate | None = None, *, model: Backbone | None = None, **options: Any
 ) -> Exported:
-    """Return the head of rules as ONNX, with its certificate; `proposals` in place of the nearest allowed answers."""
+    """Return the head that suits any model as ONNX, with its certificate; options as in `model_of`."""
     if certificate is None:
-        certificate = certify_rules(spec, files={"rules": spec.to_yaml().encode()})
-    interface = interface_of(spec, monitor=monitor)
-    if proposals is None and "check.scale" in certificate.tensors:
-        proposals = proposals_of(certificate)
-    nodes, count = proposals or ([], 1)
-    program = certified_program(interface, certificate, certificate.tensors, proposals=count)
-    titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
-    graph = graph_model(interface, program, model or handed(len(spec.targets)), titles, nodes)
-    data = graph.SerializeToString(deterministic=True)
+        certificate = certify_head(spec, files={"rules": spec.to_yaml().encode()})
     record = ModelRecord(arrays_of(certificate.tensors), {}, spec.to_yaml(), certificate)
-    return Exported(spec, record, data, _sealed(certificate, data))
+    return exported(record, model or handed(len(spec.targets)), **options)
 
 
 def asked(
@@ -65,13 +48,13 @@ def asked(
     return dict(zip(names, running.run(None, {**feed(spec, X), ANSWERS: answers.astype(np.float32)}), strict=True))
 
 
-def branch(model: onnx.ModelProto, which: str = "then") -> onnx.GraphProto:
-    """Return a branch, or the branch of a branch."""
-    graph = model.graph
-    for part in which.split():
-        (node,) = (n for n in graph.node if n.op_type == "If")
-        graph = next(a.g for a in node.attribute if a.name == f"{part}_branch")
-    return graph
+def graphs_of(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    """Return the graph and all branches of the head, in their order."""
+    found = [model.graph]
+    for graph in found:
+        own = (node for node in graph.node if not node.output[0].startswith(UNPROVED))
+        found += [attribute.g for node in own for attribute in node.attribute if attribute.HasField("g")]
+    return found
 
 
 def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
@@ -92,22 +75,22 @@ def damaged(graph: onnx.GraphProto, place: int, kind: str) -> None:
         del graph.node[place]
 
 
-def every_node_counts(made: Exported, at_once: int, *, branches: bool) -> int:
+def every_node_counts(made: Exported, at_once: int) -> int:
     """Damage each node of the head in so many ways, make the digests new, expect refusals; return how many."""
     tried = 0
-    for which in ("", *(BRANCHES if branches else ())):
-        for place, node in enumerate(branch(onnx.load_from_string(made.onnx), which).node):
+    for number, graph in enumerate(graphs_of(onnx.load_from_string(made.onnx))):
+        for place, node in enumerate(graph.node):
             if node.output[0].startswith(UNPROVED):
                 continue
             for kind in (KINDS[(place + i) % len(KINDS)] for i in range(at_once)):
                 if kind == "operator" and node.output[0].startswith("choices/") and node.output[0].endswith("/index"):
                     continue  # which way a choice is picked is the exporter's word
                 changed = onnx.load_from_string(made.onnx)
-                damaged(branch(changed, which), place, kind)
+                damaged(graphs_of(changed)[number], place, kind)
                 data = changed.SerializeToString(deterministic=True)
                 if data == made.onnx:
                     continue
-                assert accepted(data, resealed(made.companion, data)) is None, (which, node.output[0], kind)
+                assert accepted(data, resealed(made.companion, data)) is None, (node.output[0], kind)
                 tried += 1
     return tried
 
@@ -131,7 +114,7 @@ def other_constant(graph: onnx.GraphProto, name: str, kind: str) -> None:
         found.CopyFrom(numpy_helper.from_array(narrow, name))
     elif array.dtype == object:
         found.string_data[0] = b"other"
-    else:
+    elif array.size:
         moved = array.copy().ravel()
         step = {"f": lambda v: np.nextafter(v, v.dtype.type(9e30)), "b": np.logical_not}
         moved[-1] = step.get(array.dtype.kind, lambda v: v + 2)(moved[-1])
@@ -154,6 +137,6 @@ def every_constant_counts(
             changed = onnx.load_from_string(made.onnx)
             other_constant(changed.graph, name, kind)
             data = changed.SerializeToString(deterministic=True)
-            unchanged = kind == "narrower" and data == made.onnx
+            unchanged = kind in ("narrower", "value") and data == made.onnx  # it is narrow, or empty
             assert unchanged or accepted(data, resealed(made.companion, data)) is None, (name, kind)
     return set(names)

@@ -45,9 +45,9 @@ def spec_of(rules: str) -> Specification:
     return Specification.from_yaml(INPUTS + rules)
 
 
-def answers_for(spec, X, rng):
-    """Answers of a hostile model: anything from NaN to the borders of the limits."""
-    Y = rng.normal(size=(len(X), len(spec.targets))) * 10.0 ** rng.integers(-3, 7, size=(len(X), 1))
+def answers_for(spec, X, rng, sizes=(-3, 7)):
+    """Answers of a hostile model: anything from NaN to the borders of the limits, in sizes of so many digits."""
+    Y = rng.normal(size=(len(X), len(spec.targets))) * 10.0 ** rng.integers(*sizes, size=(len(X), 1))
     odd = rng.random(Y.shape) < 0.1
     Y[odd] = rng.choice([np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, -0.0, 1e-40, -1e-42], odd.sum())
     return Y.astype(np.float32)

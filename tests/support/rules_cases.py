@@ -38,6 +38,13 @@ rules:
   - {name: j, when: x > 0.5, then: not dog or animal}
   - {name: k, then: animal or car}
 """
+CHOICE = """
+inputs: {x: [0, 10], y: [0, 10]}
+choices: {act: [a, b, c]}
+rules:
+  - {name: e, when: x <= 5, then: act != a}
+  - {name: f, when: y <= 5, then: act != b}
+"""
 BANK = """
 inputs:
   income: [0, 1000000]

@@ -24,19 +24,6 @@ def rows(*pairs: tuple[list[float], float]) -> Literals:
     return Literals(g, np.zeros((len(pairs), 1)), h, np.zeros(len(pairs), dtype=bool))
 
 
-def test_the_sum_of_violations_weighs_rows_against_each_other() -> None:
-    """y = (z, 1 - z), y0 <= 0.5 and y1 <= 0.7: the ends break them by 0.5 and 0.3, never both at once."""
-    head = Head([[1.0], [-1.0]], [0.0, 1.0])
-    both = rows(([1.0, 0.0], 0.5), ([0.0, 1.0], 0.7))
-    search = linear_counterexample(
-        both, HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN))
-    )
-    assert search.found is not None
-    assert search.found.strength == pytest.approx(0.5)
-    assert search.found.violated == (0,)
-    assert search.found.z == pytest.approx([1.0])
-
-
 def test_touching_is_no_counterexample() -> None:
     head = Head([[1.0]], [0.0])
     arguments = (HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), RegionMaximum(Region.whole(DOMAIN)))
@@ -44,19 +31,6 @@ def test_touching_is_no_counterexample() -> None:
     found = linear_counterexample(rows(([1.0], 1.0 - 1e-3)), *arguments).found
     assert found is not None
     assert found.strength == pytest.approx(1e-3)
-
-
-def test_an_exclusion_is_broken_where_both_are_positive() -> None:
-    """y = (z - 0.3, 0.9 - z): min is largest, 0.3, at z = 0.6."""
-    head = Head([[1.0], [-1.0]], [-0.3, 0.9])
-    whole = Region.whole(DOMAIN)
-    fast = exclusion_counterexample(PAIR, HeadNumbers.exact(head), plain_envelope(BOX, DOMAIN), whole).found
-    slow = exclusion_counterexample_milp(PAIR, BOX, head, whole).found
-    for found in (fast, slow):
-        assert found is not None
-        assert found.strength == pytest.approx(0.3, abs=1e-6)
-        assert found.z == pytest.approx([0.6], abs=1e-6)
-        assert found.violated == (0, 1)
 
 
 def test_a_logit_of_zero_counts_as_predicted() -> None:

@@ -7,8 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from smle.heads.box.algorithms.head_problem import HeadProblem
-from smle.heads.box.algorithms.pdcg import Memory, run_pdcg
+from smle.heads.box.algorithms.pdcg import Memory
 from smle.heads.box.algorithms.projection import project
 from smle.heads.box.algorithms.refitting import Samples, refit
 from smle.heads.box.proof.frozen_heads import Bounds, FrozenHeads, Head
@@ -32,25 +31,6 @@ def between(low: int, high: int) -> CNF:
     return CNF(
         (Clause((Literal(((0, ONE),), (), Fraction(high)),)), Clause((Literal(((0, -ONE),), (), Fraction(-low)),)))
     )
-
-
-def test_projection_onto_one_half_space_is_the_textbook_formula() -> None:
-    """Worst z of y = w z + b <= 1 on [0, 1] is 1: move (w, b) by half the excess each."""
-    spec = specification(CNF((Clause((Literal(((0, ONE),), (), ONE),)),)))
-    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
-    result = project(over, spec, WHOLE)
-    assert result.succeeded
-    head = result.over.heads[0]
-    assert head is not None
-    assert head.W[0, 0] == pytest.approx(1.0, abs=1e-5)
-    assert head.b[0] == pytest.approx(0.0, abs=1e-5)
-    assert result.distance == pytest.approx(np.sqrt(2.0), abs=1e-5)
-
-
-def test_a_safe_head_is_returned_as_it_is() -> None:
-    spec = specification(between(-10, 10))
-    over = FrozenHeads(Bounds([0.0], [1.0]), (Head([[2.0]], [1.0]),))
-    assert project(over, spec, WHOLE).over.heads[0] is over.heads[0]
 
 
 def test_margin_is_kept_free() -> None:
@@ -106,23 +86,6 @@ def test_a_broken_fallback_is_replaced() -> None:
     assert head is not None
     assert head.fallback is not None
     assert 0 <= head.fallback[0] <= 1
-
-
-def test_pdcg_stops_at_its_limits_and_says_so() -> None:
-    spec = specification(between(0, 1))
-    rng = np.random.default_rng(0)
-    over = FrozenHeads(Bounds(-np.ones(8), np.ones(8)), (Head(rng.normal(size=(1, 8)), [0.0]),))
-    head = over.heads[0]
-    assert head is not None
-    problem = HeadProblem.of(over, spec, WHOLE, 0)
-    short = run_pdcg(head, problem, n_it=1, n_xs=1)
-    assert not short.succeeded
-    assert short.iterations == 1
-    assert "1 iterations" in short.reason
-    full = run_pdcg(head, problem, n_it=100, n_xs=50)
-    assert full.succeeded
-    assert len(full.strengths) == full.iterations
-    assert problem.safe(full.head)
 
 
 def test_memory_forgets_the_oldest_first() -> None:

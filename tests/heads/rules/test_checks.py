@@ -10,6 +10,7 @@ from smle.heads.rules.rules_author import certify_rules
 from smle.rules import Specification
 from support.exported import columns_of, session
 from support.joined import asked, joined
+from support.rules_cases import CHOICE
 from support.sampling import Judge, hard_points
 from support.written_again import RulesAgain, random_tree
 
@@ -32,13 +33,7 @@ rules:
   - {name: j, when: x > 0.5, then: dog implies animal}
   - {name: k, when: x <= 0.25 or x >= 0.75, then: not (car and animal)}
 """,
-    "choice": """
-inputs: {x: [0, 10], y: [0, 10]}
-choices: {act: [a, b, c]}
-rules:
-  - {name: e, when: x <= 5, then: act != a}
-  - {name: f, when: y <= 5, then: act != b}
-""",
+    "choice": CHOICE,
 }
 LONG = "inputs: {x: [0, 1]}\noutputs: [a, b, c]\nrules:\n" + "".join(
     f"  - {{name: r{i}, when: x >= 0.{i:02d}, then: a + b <= {40 - i % 7} or b - c >= {i % 5 + 50}}}\n"
