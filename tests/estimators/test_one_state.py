@@ -448,7 +448,7 @@ def test_a_copy_without_its_certificate_is_refused(table):
 def test_tensors_of_a_program_cannot_be_exchanged(table, options):
     X, y, _ = table
     head = gated(options).fit(X, y).deployed_.head
-    tensors = head.tensors if options == "LEARNED" else head._tensors
+    tensors = head.tensors if options == "LEARNED" else head.stored
     with pytest.raises(TypeError, match="item assignment"):
         tensors["gate.constants_float64"] = np.zeros(1)
 
@@ -470,7 +470,7 @@ def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, so
     held = [*served.front.scaling, *(part for layer in served.front.layers for part in layer)]
     held += [
         array
-        for array in (served.head._tensors if served.reads_answers else served.head.tensors).values()
+        for array in (served.head.stored if served.reads_answers else served.head.tensors).values()
         if array.size
     ]
     assert len(held) > 10
