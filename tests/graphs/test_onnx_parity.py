@@ -14,6 +14,7 @@ from smle.heads.box.box_program import Box
 from smle.nearest.onnx.pieces import Backbone
 from smle.regions.guard_rows import guard_row, guard_rows
 from smle.rules import Polytope
+from smle.rules.formula import Row
 from smle.rules.membership import active
 from smle_check.floats import BINARY32, nearest
 from smle_check.heads.box import ExactBounds, ExactHead
@@ -193,7 +194,7 @@ def with_slack(rule, spec):
     """The rule with its oblique borders where the gate may still see them."""
 
     def moved(row):
-        return row if row.is_comparison else replace(row, bound=guard_row(row, spec).inside(BINARY32)[1], strict=False)
+        return row if row.is_comparison else Row(row.coefficients, guard_row(row, spec).inside(BINARY32)[1])
 
     return replace(rule, regions=tuple(Polytope(tuple(map(moved, region.rows))) for region in rule.regions))
 

@@ -21,7 +21,7 @@ from smle.heads.table import certify_head, program_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.rules import Specification
 from smle_check.onnx import candidate_nodes as candidates
-from smle_check.onnx import interface, operations
+from smle_check.onnx import interface, operation_nodes
 from smle_check.onnx.nodes import EMBEDDING, FURTHER, PROPOSAL
 from support.exported import Exported, accepted, columns_of, feed, resealed, session
 from support.grid_rules import GridJudge, hard_answers, hard_inputs
@@ -348,7 +348,7 @@ FORMS = {
           for room in ("smle_check.onnx.candidate_nodes", "smle.nearest.onnx.writer")),
         ("smle.nearest.onnx.numbers._DENSE", 0),
     ],
-    "inputs and regions picked": [(f"{room.__name__}.FEW", 0) for room in (operations, candidates, interface)],
+    "inputs and regions picked": [(f"{room.__name__}.FEW", 0) for room in (operation_nodes, candidates, interface)],
 }  # fmt: skip
 PICKED = {
     "one for each": "".join(f"  - {{name: r{n}, when: k == {n}, then: {i} <= p <= {i}.5}}\n"

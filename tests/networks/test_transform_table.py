@@ -28,7 +28,6 @@ UNAIDED, TRACED = "`torch.onnx.export` of a module around it", "`torch.jit.trace
 REFUSED = {(UNAIDED, door): "to_onnx" for door in DOORS}
 REFUSED["`network.half()`", "`BoxNetwork`"] = "Convert the backbone alone"
 REFUSED["`DistributedDataParallel`", "stored box"] = "any parameter that requires a gradient"
-REFUSED["`network.to_onnx`", "stored box"] = "no attribute 'to_onnx'"
 ROUNDED = {"`autocast`": 2e-2, "`network.half()`": 2e-2}  # the backbone computes less exactly
 ROUNDED |= dict.fromkeys(("`network.to_onnx`", "`smle.export.write_module` of it"), 1e-5)  # another runtime
 WITH_GRADIENTS = {
