@@ -128,13 +128,11 @@ class AnswersProgram(AsksOnce):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.certificate,)  # what was prepared is prepared again
 
-    def _require_shapes(self, X: Array, answers: Array) -> None:
+    def _wrong_shapes(self, X: Array, answers: Array) -> ValueError:
         rows, (d, m) = len(answers), self._shape
-        if X.shape != (rows, d) or answers.shape != (rows, m):
-            raise ValueError(
-                f"Expected inputs of shape {(rows, d)} and answers of shape {(rows, m)}. "
-                f"Got {X.shape} and {answers.shape}."
-            )
+        return ValueError(
+            f"Expected inputs of shape {(rows, d)} and answers of shape {(rows, m)}. Got {X.shape} and {answers.shape}."
+        )
 
     def _native(self, X: Array) -> Array:
         """Return inputs in a format of this machine."""

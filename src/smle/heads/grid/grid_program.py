@@ -94,8 +94,10 @@ class GridProgram(AnswersProgram):
     @quiet
     def in_steps(self, X: Array, answers: Array) -> tuple[Array, npt.NDArray[np.int8]]:
         """Return the served whole numbers of steps (n, m), in float64, and how each row was served (n,)."""
-        self._require_shapes(X, answers)
-        rows, X = len(answers), X if X.dtype in FORMATS else self._native(X)
+        rows, (columns, outputs) = len(answers), self._shape
+        if X.shape != (rows, columns) or answers.shape != (rows, outputs):
+            raise self._wrong_shapes(X, answers)
+        X = X if X.dtype in FORMATS else self._native(X)
         if rows <= 2 * self._part:
             return self._served(X, answers)
         k, by = np.empty((rows, self._shape[1])), np.empty(rows, dtype=np.int8)

@@ -130,10 +130,12 @@ class ClipList(AnswersProgram):
 
     def _run(self, X: Array, answers: Array) -> Any:
         """Choose a printed function and call it."""
-        self._require_shapes(X, answers)
+        rows, (columns, outputs) = len(answers), self._shape
+        if X.shape != (rows, columns) or answers.shape != (rows, outputs):
+            raise self._wrong_shapes(X, answers)
         if answers.dtype is not FORMATS[0]:
             answers = np.asarray(answers, dtype=np.float32)
-        few = 0 < len(answers) <= self._few
+        few = 0 < rows <= self._few
         function = (self._of_rows if few else self._of_columns).get(X.dtype)
         if function is None:
             X, function = self._first(X, few)
