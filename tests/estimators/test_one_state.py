@@ -469,9 +469,7 @@ def test_nothing_can_be_written_into_what_is_served(table, tmp_path, options, so
     tensors = arrays_of(served.proof.tensors)
     held = [*served.front.scaling, *(part for layer in served.front.layers for part in layer)]
     held += [
-        array
-        for array in (served.head.stored if served.reads_answers else served.head.tensors).values()
-        if array.size
+        array for array in (served.head.stored if served.reads_answers else served.head.tensors).values() if array.size
     ]
     assert len(held) > 10
     for array in [*held, *(array for array in tensors.values() if array.size)]:

@@ -180,6 +180,19 @@ def test_rows_without_exactly_one_member_are_refused(members):
     assert head(rows[:1], torch.zeros(1, 1)).item() == 0
 
 
+def test_a_box_refuses_them_where_a_condition_looks_up():
+    torch = pytest.importorskip("torch")
+    from smle.nn import BoxNetwork
+
+    text = "inputs: {w: [0, 10], kind: {categories: [a, b]}}\noutputs: [y]\n"
+    text += "tables: {least: {key: kind, values: {a: 2, b: 5}}}\n"
+    text += 'rules:\n  - {name: r, when: "w >= least[kind]", then: y <= 1}\n'
+    network = BoxNetwork(torch.nn.Linear(3, 4), Specification.from_yaml(text), embedding=4).eval()
+    assert network(torch.tensor([[3.0, 1.0, 0.0]])) <= 1
+    with pytest.raises(DataError, match="expected one 1 among zeros"):
+        network(torch.tensor([[3.0, 1.0, 1.0]]))
+
+
 @pytest.mark.parametrize("members", HOSTILE)
 def test_what_is_computed_for_such_rows_is_the_limit_of_some_member(members):
     """Should one pass all doors, numbers of two members are never added up."""

@@ -265,7 +265,10 @@ class BoxNetwork(Float32Only):
             return
         widths = self._columns, self.embedding, len(self.spec.targets)
         literals = [q for rule in self.spec.rules for c in rule.requirement.clauses for q in c.literals]
-        read = {k for literal in literals for k, _ in literal.inputs}
+        conditions = [row for rule in self.spec.rules for region in rule.regions for row in region.rows]
+        forms = [literal.inputs for literal in literals]
+        forms += [row.coefficients for row in conditions if not row.is_comparison]
+        read = {k for form in forms for k, _ in form}
         groups = [group for group in self.spec.one_hot if not read.isdisjoint(group)]
         network = ref(self)  # weak: the network owns the head
         self._head = ServedHead(
