@@ -234,9 +234,14 @@ def state(network: nn.Module, x: Tensor) -> Tensor:
     return other(x)
 
 
+_GROUPS: list[object] = []
+"""Groups that were used. A wrapped network that lets go last waits for their threads, with the lock that they need."""
+
+
 def distributed(network: nn.Module, x: Tensor) -> Tensor:
     """In a group of one process; two train in `two_processes.py`."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    _GROUPS.append(dist.group.WORLD)
     try:
         wrapped = DistributedDataParallel(network, find_unused_parameters=True)
         with torch.enable_grad():
