@@ -21,7 +21,9 @@ Array = npt.NDArray[Any]
 _FLOAT32 = np.dtype(np.float32)
 _FEW_ROWS = 16  # find the regions of up to this many rows one by one
 _NUMBERS = 1 << 16  # numbers of an embedding per pass, to stay in the cache
+_FEW_HEADS = 8  # compute up to this many heads for all rows, then pick
 _MOST_FETCHED = 1 << 14  # numbers per head up to which each row fetches its own; else rows are grouped by head
+_MOST_LISTED = 12  # bits of a number that is looked up in a list
 
 
 class QuickBox:
@@ -37,7 +39,10 @@ class QuickBox:
             heads.append(tensors[free_weight][None])
             biases.append(tensors[str(free_bias)][None])
         self._heads, self._bias = _Heads(np.concatenate(heads)), np.concatenate(biases).astype(_FLOAT32)
-        self._pass = max(_FEW_ROWS + 1, _NUMBERS // self._heads.shape[2])
+        count, _, units = self._heads.shape
+        self._pass = max(_FEW_ROWS + 1, _NUMBERS // units)
+        # Repeated rows add faster, but take memory.
+        self._offsets = self._repeated(self._bias[:, None]) if count <= 2 else self._bias[:, None]
         self._slopes = None
         if slope is not None:
             own = np.zeros((*self._bias.shape, tensors[slope].shape[2] + 1))
@@ -53,12 +58,12 @@ class QuickBox:
         if ends:
             self._ends = [_with_offsets(ends[str(name)], tensors) for name in clip.args[1:]]
         else:
-            self._ends = [tensors[str(name)] for name in clip.args[1:]]
+            self._ends = [self._repeated(tensors[str(name)]) for name in clip.args[1:]]
         self._hidden = [_with_one(_with_offsets(op, tensors)) for op in ops if op.kind == "hidden"]
         self._domain: tuple[Array, Array] | None = None
         if ends or slope is not None:
             lower, upper = (tensors[str(name).replace("_F", f"_{fmt}")] for name in kinds["clamp"].args[1:])
-            self._domain = lower, upper
+            self._domain = self._repeated(lower), self._repeated(upper)
 
         self._of_rows = self._of_columns = None
         if place is not None:
@@ -67,6 +72,9 @@ class QuickBox:
             self._of_columns = _ColumnCells(gate, tensors, fmt, table).function()
         guard = kinds.get("or_fallback")
         self._guard = None if guard is None else table["or_fallback"](guard, None, None, tensors[str(guard.args[2])])
+
+    def _repeated(self, row: Array) -> Array:
+        return np.tile(row, (self._pass, 1))
 
     def __call__(self, features: Array, z: Array) -> Array:
         """Return the outputs (batch, m) at features (batch, d) and embeddings (batch, n)."""
@@ -81,6 +89,8 @@ class QuickBox:
         head = self._head_of(features, z)
         if type(head) is int:
             y = self._answer_of(head, z, x)
+        elif self._free == 1:
+            y = np.where((head == 0)[:, None], self._answer_of(0, z, x), self._answer_of(1, z, x))
         else:
             v = self._clipped(z, x)
             if self._free is not None:
@@ -109,15 +119,17 @@ class QuickBox:
         """Return the inputs clamped to the domain, in float32, with a 1 appended (batch, d + 1)."""
         assert self._domain is not None
         (rows, columns), (lower, upper) = features.shape, self._domain
-        inside = np.fmax(features, lower)
-        np.fmin(inside, upper, out=inside)
+        inside = np.fmax(features, lower[:rows])
+        np.fmin(inside, upper[:rows], out=inside)
         seen = np.empty((rows, columns + 1), dtype=_FLOAT32)
         seen[:, :-1], seen[:, -1] = inside, 1
         return seen
 
     def _clipped(self, z: Array, x: Any) -> Array:
         lower, upper = self._ends
-        if not self._is_constant:
+        if self._is_constant:
+            lower, upper = lower[: len(z)], upper[: len(z)]
+        else:
             for weight in self._hidden:
                 x = x.dot(weight)
                 np.maximum(x, 0, out=x)
@@ -134,7 +146,7 @@ class QuickBox:
             if self._slopes is not None:
                 y += self._slopes.one(x, head)
                 return y
-        y += self._bias[head]
+        y += self._offsets[head, : len(y)]
         return y
 
 
@@ -143,8 +155,10 @@ class _Heads:
 
     def __init__(self, weight: Array) -> None:
         self._weight = np.ascontiguousarray(weight, dtype=_FLOAT32)
-        self.shape = weight.shape
+        self.shape = count, m, _ = weight.shape
         self._turned = np.ascontiguousarray(self._weight.transpose(0, 2, 1))
+        if count <= _FEW_HEADS:
+            self._all = np.ascontiguousarray(self._weight.reshape(count * m, -1).T)
 
     def one(self, t: Any, c: int) -> Any:
         """Return weight[c] t (batch, m)."""
@@ -154,6 +168,8 @@ class _Heads:
         """Return weight[c] t (batch, m), with one c per row."""
         count, m, k = self.shape
         rows = len(t)
+        if count <= _FEW_HEADS:
+            return t.dot(self._all).reshape(rows * count, m).take(np.arange(0, rows * count, count) + c, axis=0)
         if rows * m * k <= _MOST_FETCHED * count:
             return np.einsum("imk,ik->im", self._weight.take(c, axis=0), t)
         y = np.empty((rows, m), dtype=_FLOAT32)
@@ -179,7 +195,7 @@ class _RowCells(PrintedRows):
 
 
 class _ColumnCells(Columns):
-    """Finds the heads column by column."""
+    """Finds the heads column by column: region bits form one number, looked up in a list of heads."""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, table: Table) -> None:
         self._table = table
@@ -189,11 +205,25 @@ class _ColumnCells(Columns):
         signatures = self.tensors[str(op.args[1])]
         regions = signatures.shape[1]
         find = self._table["cell"](op, None, signatures)
-        self.names |= {"empty": np.empty, "bool": bool, "find": find}
-        self.lines.append(f"bits = empty(({regions}, len(features)), dtype=bool)")
+        if regions == 1 and not self.always:
+            self.names["heads"] = find(np.array([[False], [True]]))
+            self.end = "    return heads.take(b0)"
+            return
+        kind = "float32" if regions <= _MOST_LISTED else "bool"
+        self.names |= {"empty": np.empty, "bool": bool, "intp": np.intp}
+        self.lines.append(f"bits = empty(({regions}, len(features)), dtype={kind})")
         for region in range(regions):
             self.lines.append(f"bits[{region}] = {'True' if region in self.always else f'b{region}'}")
-        self.end = "    return find(bits.T)"
+        if regions > _MOST_LISTED:
+            self.names["find"] = find
+            self.end = "    return find(bits.T)"
+            return
+        powers = 1 << np.arange(regions)
+        self.names |= {
+            "powers": powers.astype(_FLOAT32),
+            "heads": find((np.arange(1 << regions)[:, None] & powers) != 0),
+        }
+        self.end = "    return heads.take(powers.dot(bits).astype(intp))"
 
 
 def _with_offsets(op: Op, tensors: Mapping[str, Array]) -> Array:
