@@ -30,6 +30,7 @@ class Peer(NamedTuple):
 
 PEERS = (
     Peer("cvxpylayers", "cvxpylayers.torch", (("cvxpylayers",),)),
+    Peer("pinet-hcnn", "pinet", (("pinet-hcnn",),)),
     # What rayen itself asks for needs a compiler and the headers of cddlib.
     Peer(
         "rayen",

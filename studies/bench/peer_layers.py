@@ -374,10 +374,61 @@ class _Projection(nn.Module):
         return corrected
 
 
+# --- Pi-net
+
+_STEPS, _STEPS_BACK = 200, 25  # of operator splitting, and of the linear solve behind its gradient
+
+
+class _PiNet(nn.Module):
+    """The same projection by a stated number of Douglas-Rachford steps, with implicit derivatives, in JAX."""
+
+    def __init__(self, cell: LinearCell) -> None:
+        super().__init__()
+        jax, pinet = (importlib.import_module(name) for name in ("jax", "pinet"))
+        g, h = (np.asarray(part, dtype=np.float32)[None] for part in (cell.asked.g, cell.asked.h[:, None]))
+        free = np.full_like(h, -np.inf)
+        project = pinet.Project(ineq_constraint=pinet.AffineInequalityConstraint(c_mat=g, lb=free, ub=h))
+
+        def answer(f: Any, bound: Any) -> Any:
+            box = pinet.BoxConstraintSpecification(
+                lb=jax.numpy.full_like(bound, -np.inf)[..., None], ub=bound[..., None]
+            )
+            raw = pinet.ProjectionInstance(x=f[..., None], box=box)
+            start = project.initialize(raw)
+            return project.call(s0=start, y_raw=raw, n_iter=_STEPS, n_iter_bwd=_STEPS_BACK)[0].x[..., 0]
+
+        def pull(f: Any, bound: Any, gradient: Any) -> Any:
+            return jax.vjp(answer, f, bound)[1](gradient)
+
+        forward, backward = jax.jit(answer), jax.jit(pull)
+
+        class Bridge(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, f: Tensor, bound: Tensor) -> Tensor:
+                ctx.save_for_backward(f, bound)
+                return torch.from_numpy(np.array(forward(f.numpy(), bound.numpy())))
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+                f, bound = (part.numpy() for part in ctx.saved_tensors)
+                pulled = backward(f, bound, gradient.numpy())
+                return torch.from_numpy(np.array(pulled[0])), torch.from_numpy(np.array(pulled[1]))
+
+        self.bridge: Any = Bridge
+        self.register_buffer("S", torch.tensor(cell.asked.s, dtype=torch.float32))
+        self.register_buffer("c", torch.tensor(cell.asked.h, dtype=torch.float32))
+
+    def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
+        bound = self.get_buffer("c") - x @ self.get_buffer("S").T
+        corrected: Tensor = self.bridge.apply(f.contiguous(), bound)
+        return corrected
+
+
 # --- all of them
 
 LAYERS: dict[str, Callable[[LinearCell, Case], nn.Module]] = {
     "projection layer (cvxpylayers)": lambda cell, case: _Projection(cell),
+    "Pi-net": lambda cell, case: _PiNet(cell),
     "RAYEN": _rayen,
     "PiShield": _linear_shield,
     "HardNet-style": lambda cell, case: HardNet(cell),

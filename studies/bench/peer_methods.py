@@ -45,6 +45,7 @@ GUARANTEES = {
     "preprocess": "none",
     "postprocess (MAP)": "per answer, by its solver",
     "projection layer (cvxpylayers)": "up to the solver's tolerance and rounding",
+    "Pi-net": "up to its number of steps and rounding",
     "RAYEN": "in real arithmetic",
     "PiShield": "in real arithmetic",
     "HardNet-style": "in real arithmetic",

@@ -23,7 +23,12 @@ Rows = list[dict[str, Any]]
 
 _SEEDS, _EPOCHS, _BORDER = 5, 20, 1000
 _TIMED = ("n4-hard-P6", "CHD-49-0.3", "Standin-0.3", "insulin")
-_PACKAGED = {"projection layer (cvxpylayers)": "cvxpylayers", "RAYEN": "rayen", "PiShield": "pishield"}
+_PACKAGED = {
+    "projection layer (cvxpylayers)": "cvxpylayers",
+    "Pi-net": "pinet-hcnn",
+    "RAYEN": "rayen",
+    "PiShield": "pishield",
+}
 _OURS, _LEVEL = "smle", 0.0005
 _TITLES = {
     "synthetic": "The paper's synthetic tasks: linear rules on part of the inputs",
