@@ -6,6 +6,7 @@ import smle.networks  # noqa: F401  # first: where torch is missing it says what
 
 # isort: split
 import copy
+from os import PathLike
 
 import numpy as np
 
@@ -27,8 +28,9 @@ __all__ = ["certify", "project", "verify"]
 
 def _require_box(network: BoxNetwork) -> None:
     if not isinstance(network, BoxNetwork):
+        hint = " Read a folder first: smle.load(folder)." if isinstance(network, str | PathLike) else ""
         raise TypeError(
-            f"Expected an estimator, a corrected model or a network of smle.nn. Got {type(network).__name__}."
+            f"Expected an estimator, a corrected model or a network of smle.nn. Got {type(network).__name__}.{hint}"
         )
 
 
