@@ -26,7 +26,7 @@ from smle.networks.predicted import evaluating
 __all__ = ["certify", "project", "verify"]
 
 
-def _require_box(network: BoxNetwork) -> None:
+def _require_box(network: object) -> None:
     if not isinstance(network, BoxNetwork):
         hint = " Read a folder first: smle.load(folder)." if isinstance(network, str | PathLike) else ""
         raise TypeError(
