@@ -1,7 +1,8 @@
 """Rule sets that we did not write: read, certified, checked, and how near repairs are to the exact optimum.
 
 Everything runs by default settings and without examples. Costs are compared with the optimum of a solver of its own
-for a sample of the rows; every row is also answered alone, and compared with what the batch gave.
+for a sample of the rows; every row is also answered alone, and compared with what the batch gave. PiShield's layer
+gets the same answers wherever it can be built; it is installed as in the bench `peers`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import smle
 from smle.errors import DataError
 from smle.rules import Specification
+from studies.bench.peer_env import prepare
+from studies.bench.peer_layers import linear_lines, shield_of
 from studies.harness import Table, bench
+from tests.support.sampling import Judge
 
 _JUDGED, _ALONE, _SECONDS = 100, 100, 60.0
 """Rows with an exact optimum, rows asked alone, and what may be spent on each."""
@@ -37,16 +42,23 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all rule sets; `quick` takes the small ones and few rows."""
     rng = np.random.default_rng(0)
     sets = [*tolerances(rng), *([] if quick else read_rule_sets(rng))]
-    made, near = [], []
+    if not quick:
+        prepare()
+    made, near, beside = [], [], []
     for rules in sets:
         seconds, model, asked = _made(rules)
         made.append((rules.name, len(rules.spec.rules), len(rules.spec.targets), *seconds))
+        shield, built = ("not with --quick", 0.0) if quick else _shield(rules)
         for kind, answers in rules.answers.items():
             asked["answers"] = answers
-            row, met = _near(rules, kind, answers, model, 10 if quick else _JUDGED)
+            row, met, least = _near(rules, kind, answers, model, 10 if quick else _JUDGED)
             near.append((rules.name, kind, *row))
             for what, ok in met.items():
                 passed[f"{rules.name}, {kind}: {what}"] = ok
+            if not isinstance(shield, str):
+                beside.append((rules.name, kind, built, *_beside(rules, answers, shield, least), row[2], *row[5:7]))
+        if isinstance(shield, str):
+            beside.append((rules.name, "all", shield, *["-"] * 8))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
         Table(
@@ -63,6 +75,16 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
             ),
             tuple(near),
             f"At the optimum: cost within {_AT - 1:.0e} of it; with logits of 1 and -1 many sets tie.",
+        ),
+        Table(
+            "Beside PiShield's layer",
+            (
+                "rules", "answers", "built, s", "rows that break a rule", "mean ratio", "largest ratio",
+                "us a row of 1,000", "ms alone", "ours: largest ratio", "us a row of 1,000", "ms alone",
+            ),
+            tuple(beside),
+            "The layer in float32, as published; requirements of labels between sigmoid and threshold. Broken rules "
+            f"are judged exactly on all {ROWS:,} rows, ratios to the optimum on those judged above.",
         ),
     )  # fmt: skip
 
@@ -83,8 +105,8 @@ def _made(rules: RuleSet) -> tuple[tuple[float, float, float], Any, dict[str, Ar
 
 def _near(
     rules: RuleSet, kind: str, answers: Array, model: Any, judged: int
-) -> tuple[tuple[object, ...], dict[str, bool]]:
-    """Serve all rows at once and some alone; return the row of the table, and the requirements."""
+) -> tuple[tuple[Any, ...], dict[str, bool], list[float]]:
+    """Serve all rows at once and some alone; return the row of the table, the requirements, and the least costs."""
     X = np.arange(ROWS, dtype=np.float64)[:, None]
     model.predict(X[:2])
     start = time.perf_counter()
@@ -92,13 +114,12 @@ def _near(
     batch = (time.perf_counter() - start) / ROWS * 1e6
     exact = answers.astype(np.float32).astype(np.float64)
     costs = rules.cost(exact, np.asarray(_columns(served), dtype=np.float64))
-    ratios, begun = [], time.perf_counter()
+    least, begun = [], time.perf_counter()
     for i in range(judged):
-        least = rules.optimum(exact[i])
-        floor = 1e-9 * max(1.0, float(np.abs(exact[i]).max()))
-        ratios.append(1.0 if costs[i] <= least + floor else costs[i] / max(least, floor))
+        least.append(rules.optimum(exact[i]))
         if time.perf_counter() - begun > _SECONDS:
             break
+    ratios = _ratios(exact, costs, least)
     times, same = [], 0
     begun = time.perf_counter()
     for i in range(_ALONE):
@@ -115,7 +136,43 @@ def _near(
         batch, float(np.mean(times)), max(times), f"{same} of {len(times)}",
     )  # fmt: skip
     allowed = _ALLOWED.get(kind, 1.001 if rules.spec.output_kind == "numbers" else _AT)
-    return row, {"nearest": worst <= allowed, "alone as in the batch": same == len(times)}
+    return row, {"nearest": worst <= allowed, "alone as in the batch": same == len(times)}, least
+
+
+def _ratios(given: Array, costs: Array, least: list[float]) -> list[float]:
+    """Return costs of the first rows in relation to the least ones; 1 where they differ by rounding alone."""
+    found = []
+    for answers, cost, best in zip(given, costs, least, strict=False):
+        floor = 1e-9 * max(1.0, float(np.abs(answers).max()))
+        found.append(1.0 if cost <= best + floor else float(cost / max(best, floor)))
+    return found
+
+
+def _shield(rules: RuleSet) -> tuple[Any, float]:
+    """Return PiShield's layer for a rule set, or why there is none; and the seconds that building took."""
+    start = time.perf_counter()
+    try:
+        shield: Any = shield_of(rules.lines, len(rules.spec.targets), labels=rules.spec.output_kind == "labels")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever another package raises becomes a cell
+        shield = f"not built: {type(error).__name__} {' '.join(str(error).split())[:60]}".strip()
+    return shield, time.perf_counter() - start
+
+
+def _beside(rules: RuleSet, answers: Array, shield: Any, least: list[float]) -> tuple[object, ...]:
+    """Return the share of rows that break a rule behind a layer, ratios to the optimum, and what a row costs."""
+    given = torch.from_numpy(answers.astype(np.float32))
+    with torch.no_grad():
+        start = time.perf_counter()
+        served = shield(given).double().numpy()
+        batch = (time.perf_counter() - start) / ROWS * 1e6
+        start = time.perf_counter()
+        for i in range(10):
+            shield(given[i : i + 1])
+        alone = (time.perf_counter() - start) / 10 * 1e3
+    exact = given.double().numpy()
+    broken = len(Judge(rules.spec).judge(np.arange(ROWS, dtype=np.float64)[:, None], served).rows) / ROWS
+    ratios = _ratios(exact, rules.cost(exact, served), least)
+    return f"{broken:.1%}", float(np.mean(ratios)), max(ratios), batch, alone
 
 
 def _columns(served: Any) -> Any:
@@ -140,6 +197,7 @@ class RuleSet:
       numbers the distance.
     * `optimum(given)`: the least cost of one row (m,) by an exact solver.
     * `answers`: rows of several kinds, (ROWS, m) each.
+    * `lines`: the rules as PiShield reads them.
     """
 
     name: str
@@ -147,6 +205,7 @@ class RuleSet:
     cost: Callable[[Array, Array], Array]
     optimum: Callable[[Array], float]
     answers: dict[str, Array]
+    lines: list[str]
 
 
 def read_rule_sets(rng: np.random.Generator) -> list[RuleSet]:
@@ -203,7 +262,8 @@ def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.rando
         assert found.status == 0, found.message
         return float(found.fun + np.abs(given[given >= 0]).sum())
 
-    return RuleSet(name, spec, _label_cost, optimum, _logits(rng, len(names)))
+    lines = [" or ".join(f"{'not ' if v < 0 else ''}y_{abs(v) - 1}" for v in clause) for clause in clauses]
+    return RuleSet(name, spec, _label_cost, optimum, _logits(rng, len(names)), lines)
 
 
 def requirements(text: str, rng: np.random.Generator) -> RuleSet:
@@ -242,7 +302,9 @@ def _number_cost(given: Array, served: Array) -> Array:
     return np.asarray(np.linalg.norm(served - given, axis=1))
 
 
-def _numbers(name: str, spec: Specification, A: Array, b: Array, answers: dict[str, Array]) -> RuleSet:
+def _numbers(
+    name: str, spec: Specification, A: Array, b: Array, answers: dict[str, Array], lines: list[str] | None = None
+) -> RuleSet:
     """Return the rule set A y <= b."""
 
     def optimum(given: Array) -> float:
@@ -255,7 +317,7 @@ def _numbers(name: str, spec: Specification, A: Array, b: Array, answers: dict[s
         assert solver.solve() == piqp.PIQP_SOLVED
         return float(np.linalg.norm(solver.result.x - given / scale) * scale)
 
-    return RuleSet(name, spec, _number_cost, optimum, answers)
+    return RuleSet(name, spec, _number_cost, optimum, answers, linear_lines(A, b) if lines is None else lines)
 
 
 def _sizes(rng: np.random.Generator, m: int) -> dict[str, Array]:
@@ -281,7 +343,7 @@ def _table(name: str, text: str, rng: np.random.Generator) -> RuleSet:
         A.append(row)
         b.append(-float(right))
     spec = Specification.build(inputs={"row": (0, ROWS)}, outputs=[f"y_{i}" for i in range(m)], rules=rules)
-    return _numbers(f"table {name}", spec, np.array(A), np.array(b), _sizes(rng, m))
+    return _numbers(f"table {name}", spec, np.array(A), np.array(b), _sizes(rng, m), text.splitlines())
 
 
 def tolerances(rng: np.random.Generator) -> list[RuleSet]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import sysconfig
 import venv
@@ -41,8 +42,13 @@ PEERS = (
 )
 
 
-def prepare(folder: Path) -> dict[str, str]:
-    """Install the peers that `folder` lacks; return the version of each, or why it is not there. Never raises."""
+def prepare() -> dict[str, str]:
+    """Install the peers that are missing; return the version of each, or why it is not there. Never raises.
+
+    The folder is the one that SMLE_PEERS names, else one in the user's cache.
+    """
+    named = os.environ.get("SMLE_PEERS")
+    folder = (Path(named) if named else Path.home() / ".cache" / "smle" / "peers") / "environment"
     record = folder / "versions.json"
     known: dict[str, str] = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     missing = [peer for peer in PEERS if peer.package not in known]

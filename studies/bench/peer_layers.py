@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -310,12 +310,18 @@ class _LinearShield(nn.Module):
 def _linear_shield(cell: LinearCell, case: Case) -> nn.Module:
     columns = [int(j) for j in np.flatnonzero(cell.asked.s.any(axis=0))]
     table = np.concatenate([cell.asked.s[:, columns], cell.asked.g], axis=1)
+    lines = linear_lines(table, cell.asked.h)  # inputs come first: they are what the outputs are corrected to
+    return _LinearShield(_shield(lines, table.shape[1], "linear"), columns)
+
+
+def linear_lines(table: Array, bounds: Array) -> list[str]:
+    """Return requirements table @ y <= bounds as PiShield reads them, with its variables in order."""
     names = [f"y_{j}" for j in range(table.shape[1])]
-    lines = [f"ordering {' '.join(names)}"]  # inputs come first: they are what the outputs are corrected to
-    for row, bound in zip(table, cell.asked.h, strict=True):
+    lines = [f"ordering {' '.join(names)}"]
+    for row, bound in zip(table, bounds, strict=True):
         terms = "".join(f"{-v:+.12f}{name}" for v, name in zip(row, names, strict=True) if v)
         lines.append(f"{terms} >= {-bound:.12f}")
-    return _LinearShield(_shield(lines, len(names), "linear"), columns)
+    return lines
 
 
 class _LabelShield(nn.Module):
@@ -338,6 +344,15 @@ class _LabelShield(nn.Module):
 def _label_shield(pairs: npt.NDArray[np.int32], labels: int) -> nn.Module:
     lines = [f"not y_{h} or not y_{k}" for h, k in pairs.tolist()]
     return _LabelShield(_shield(lines, labels, "propositional"))
+
+
+def shield_of(lines: list[str], variables: int, *, labels: bool) -> Callable[[Tensor], Tensor]:
+    """Return PiShield's layer for requirements that hold everywhere: answers or scores (batch, m) to allowed ones."""
+    shield = _shield(lines, variables, "propositional" if labels else "linear")
+    if not labels:
+        return cast("Callable[[Tensor], Tensor]", shield)
+    layer = _LabelShield(shield).eval()
+    return lambda scores: cast(Tensor, layer(scores, scores, scores))
 
 
 def _shield(lines: list[str], variables: int, kind: str) -> Any:

@@ -6,7 +6,6 @@ user's cache.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,7 @@ def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) ->
     if quick:
         methods = tuple(name for name in METHODS if name not in _PACKAGED)
         return _result(solve_all([PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)], solve, folder), {}, quick=True)
-    named = os.environ.get("SMLE_PEERS")
-    installed = prepare((Path(named) if named else Path.home() / ".cache" / "smle" / "peers") / "environment")
+    installed = prepare()
     wanted = [
         PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
         for seed in range(_SEEDS)

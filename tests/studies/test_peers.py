@@ -179,7 +179,8 @@ def test_what_takes_too_long_is_stopped() -> None:
 def test_a_peer_that_does_not_install_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_env, "pip", lambda folder, *arguments: "no such package")
     monkeypatch.setattr(peer_env, "activate", lambda folder: None)
-    found = peer_env.prepare(tmp_path)
+    monkeypatch.setenv("SMLE_PEERS", str(tmp_path))
+    found = peer_env.prepare()
     assert found == dict.fromkeys((peer.package for peer in PEERS), "not installed: no such package")
     monkeypatch.setattr(peer_env, "_install", None)  # known ones are not tried again
-    assert peer_env.prepare(tmp_path) == found
+    assert peer_env.prepare() == found
