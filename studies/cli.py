@@ -72,19 +72,25 @@ def everything(
     jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
     study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = "main",
+    before: Annotated[
+        Path | None, typer.Option(help="Folder of earlier pages; changes.md says what differs from them.")
+    ] = None,
 ) -> None:
     """Run every bench and the reproduction, and write all pages to one folder; finished parts are skipped.
 
-    Example: python -m studies all -o results/ --skip platforms
+    Example: python -m studies all -o results/ --skip platforms --before docs/results
     """
     resume = f"finished parts are in {output}; run the same command again to go on."
     with reported(interrupted=lambda: resume):
+        from studies.changes import changes_of
         from studies.everything import failed, run_everything
 
         _log_jobs()
         ended = run_everything(
             output, quick=quick, only=only or (), skip=skip or (), jobs=jobs, seeds=seeds, study=study
         )
+        if before is not None:
+            (output / "changes.md").write_text(changes_of(before, output), encoding="utf-8")
         if lost := failed(ended):
             out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
             raise typer.Exit(1)

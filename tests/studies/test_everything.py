@@ -4,8 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 from studies import everything
+from studies.changes import changes_of
 from studies.cli import app
-from studies.harness import BenchResult, Table
+from studies.harness import BenchResult, Table, write
 
 
 @pytest.fixture
@@ -73,7 +74,26 @@ def test_the_command_ends_with_an_error_where_a_part_failed(runs, tmp_path):
     assert CliRunner().invoke(app, ["all", "-o", str(tmp_path), "--quick", "--skip", "reproduction"]).exit_code == 0
 
 
+def test_what_got_worse_is_named_first(tmp_path):
+    def page(folder, cost, score, **passed):
+        rows = (("ours", "1 row", cost, score), ("theirs", "1 row", 2.0, "0.5 ± 0.1"))
+        table = Table("Cost", ("method", "size", "us", "score"), rows)
+        write(BenchResult("speed", "Speed", (table,), passed), tmp_path / folder)
+
+    page("old", 1.0, "14.45%", quick=True, small=False, sound=False)
+    page("new", 1.2, "14.5%", quick=False, small=True, sound=False, other=False)
+    text = changes_of(tmp_path / "old", tmp_path / "new")
+    lost, still, gained, moved = (part.partition("\n")[2] for part in text.split("## ")[1:])
+    assert "speed: quick" in lost
+    assert "speed: sound" in still
+    assert "speed: small" in gained
+    assert [line for line in moved.splitlines() if line.startswith("| speed")] == [
+        "| speed | Cost | ours 1 row | us | 1.0 | 1.2 | 1.20 |"
+    ]
+
+
 @pytest.mark.audit
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile warns about parts of torch
 def test_a_real_part_runs(tmp_path):
     (part,) = everything.run_everything(tmp_path, quick=True, only=["training"])
     assert part.outcome == "done"
