@@ -69,8 +69,11 @@ class Block:
         scaled = g if self.is_box else g * scale
         norm = np.abs(g).sum(axis=1) if self.is_box else np.sqrt((scaled**2).sum(axis=1))
         self.unit = np.ones(len(scale)) if self.is_box else scale
-        self.N, self.over = scaled / norm[:, None], g / norm[:, None]
-        self.rows = SingleRows(column, np.sign(g.sum(axis=1)), len(scale)) if self.is_box else Polyhedron(self.N, scale)
+        self.over = _short(g / norm[:, None])  # ties look the same in sums of any order
+        self.N = self.over * self.unit
+        self.rows = (
+            SingleRows(column, np.sign(g.sum(axis=1)), len(scale)) if self.is_box else Polyhedron(self.over, scale)
+        )
         self.weight = scale**-2.0
         self.is_likely = self.is_box and likely  # logits: cost in log-likelihood
         self.row_weight = self.weight[column] if self.is_box else np.ones(len(g))
@@ -225,6 +228,12 @@ def _pins(g: Array, h: Array, constant: Mask) -> list[tuple[tuple[int, int], int
     lower = {(column, h[row] / slope): row for column, slope, row in ends if slope < 0}
     both = [key for key in upper.keys() & lower.keys() if float(np.float32(key[1])) == key[1]]
     return [((upper[key], lower[key]), *key) for key in sorted(both)]
+
+
+def _short(values: Array) -> Array:
+    """Round to 29 bits, so that products with float32 numbers are exact."""
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(mantissa * 2.0**29), exponent - 29))
 
 
 def _slice(columns: Numbers) -> Numbers | slice:

@@ -38,16 +38,17 @@ TINY = 2.0**-125  # twice what becomes zero: proposals keep this far from bounds
 
 
 class Polyhedron:
-    """Rows over several outputs. Shapes: N (J, k), rows of norm 1; unit (k,) of the outputs.
+    """Rows over several outputs. Shapes: rows (J, k); unit (k,) of the outputs. Rows of N = rows * unit have norm 1.
 
-    Points and bounds are in the outputs' own units, N (z / unit) <= b. A state says which rows are tight: the number of
+    Points and bounds are in the outputs' own units, rows z <= b. A state says which rows are tight: the number of
     a prepared set (n,), or multipliers (n, J) if there are many rows, or these points are asked for only `once`.
     """
 
-    def __init__(self, N: Array, unit: Array, *, once: bool = False) -> None:
+    def __init__(self, rows: Array, unit: Array, *, once: bool = False) -> None:
+        N = rows * unit
         self.N, self._moves = N, N * unit
-        self._turned, self._unit = np.ascontiguousarray((N / unit).T), unit
-        self._rows = np.ascontiguousarray(self._turned.T)
+        self._turned, self._unit = np.ascontiguousarray(rows.T), unit
+        self._rows = np.ascontiguousarray(rows)
         self._sizes = _RELATIVE * np.abs(self._rows) + _NOISE / unit
         self._gram = N @ N.T
         self._gram[np.diag_indices(len(N))] += _RIDGE

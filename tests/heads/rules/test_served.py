@@ -145,3 +145,16 @@ def test_of_many_blocks_those_that_obey_stay_as_they_are():
     assert (distances(y[:, :24], t[:, :24], 1.0) <= 1.0001 * distances(best, t[:, :24], 1.0) + 1e-5).all()
     for row in range(0, 200, 17):
         np.testing.assert_array_equal(head(X[[row]], t[[row]])[0], y[row])
+
+
+def test_ties_are_answered_alone_as_in_a_batch():
+    """One row and many are added up in other orders, which may not decide whether an answer lies at its limit."""
+    spec = Specification.from_yaml(
+        "inputs: {x: [0, 1]}\nchoices: {c: [p, q, r]}\nrules:\n  - {name: second, then: c == q}\n"
+    )
+    head, rng = Candidates(certify_rules(spec)), np.random.default_rng(0)
+    t = (rng.integers(-20, 21, (300, 3)) / 10).astype(np.float32)
+    t[:, 1] = t[:, 0]
+    X = np.zeros((300, 1))
+    y = head(X, t)
+    np.testing.assert_array_equal(np.concatenate([head(X[:1], row[None]) for row in t]), y)
