@@ -27,8 +27,8 @@ from smle_check.heads.steps import Lattice, reading_tensors
 __all__ = ["certify_grid"]
 
 Array = npt.NDArray[np.float64]
-_WIDE = 16  # times the range of an output
-_BEYOND = 2**40  # where there is no limit
+_WIDE = 16  # ranges of an output
+_BEYOND = 2**40  # stands for "no limit"
 _MOVED, _CORNERS = 6, 64  # inputs that are moved to corners, and points at which rules are tried
 
 
@@ -156,7 +156,7 @@ def _refusal(spec: Specification, grid: Grid, search: SafeSearch, failure: NoGri
 
 
 def _stated_ranges(spec: Specification, grid: Grid, search: SafeSearch) -> SafeSearch:
-    """Return the same problem with limits as the rules state them, and ranges as stated for outputs, or very wide."""
+    """Return the same problem with the ranges that are stated for outputs, and very wide ones for the others."""
     wide = copy.copy(search.spec)
     wide.output_ranges = []
     for output, step, own in zip(spec.outputs, grid.steps, search.spec.output_ranges, strict=True):

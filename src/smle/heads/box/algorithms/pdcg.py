@@ -5,7 +5,7 @@ projects to the nearest head over the memory: a QP for linear rules (equation po
 exclusions (equation mutex_projection).
 
 With P the identity and few rows, the QP is solved through its dual, whose size is the number of rows, and the MIQP by
-branching on which literal of a broken clause shall hold: the same optimum as the paper's big-M formulation
+branching on which literal of a broken clause should hold: the same optimum as the paper's big-M formulation
 (studies/formulations.py). Following the supplement, the projection is asked for slightly more than the search checks,
 in the units of the rows as stated. Rounding of the deployed float32 program counts as part of the tolerance.
 """

@@ -111,7 +111,7 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
 
 
 def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0) -> HeadResult:
-    """Return the safe head nearest to a given one, which is itself if it is safe."""
+    """Return the safe head nearest to a given one: the same head if it is safe."""
     if problem.safe(head, margin):
         return HeadResult(head, 0.0)
     return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin)

@@ -218,7 +218,7 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if requested."""
-        # A compiler follows the network through training; an exported program has the heads of its time.
+        # A compiled program follows the network through training; an exported one keeps the heads of that moment.
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         key = self._head.live if is_compiled else self._head.key
         embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
@@ -287,10 +287,10 @@ class BoxNetwork(Float32Only):
 
     @torch.no_grad()
     def pin(self, over: FrozenHeads) -> None:
-        """Deploy these heads exactly, until training continues; the bounds stay, and the free head if none is given.
+        """Deploy these bounds and heads exactly, until training continues; the free head stays if none is given.
 
-        The raw parameters are set to match, so that training would continue from these heads. The network is left in
-        eval mode.
+        The raw parameters of heads are set to match, so that training would continue from these heads; those of the
+        bounds stay as they are. The network is left in eval mode.
         """
         self.eval()
         if over.free is None:

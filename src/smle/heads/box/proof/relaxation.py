@@ -88,7 +88,7 @@ class HiddenLayer:
 
     @property
     def chain(self) -> list[HiddenLayer]:
-        """All layers up to this one, the first first."""
+        """All layers up to this one, in order."""
         return [*([] if self.previous is None else self.previous.chain), self]
 
     def back(self, q: Array) -> tuple[Array, Array]:

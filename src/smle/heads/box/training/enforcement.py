@@ -44,7 +44,7 @@ class ProjectionReport(NamedTuple):
 
 
 class Enforcement:
-    """Makes the heads of a box network safe. Subclasses are final; users choose one by its `name`.
+    """A way to make the heads of a box network safe. Subclasses are final; users choose one by its `name`.
 
     `reports` collects runs until the training loop moves them to `History.projections`.
     """
@@ -84,11 +84,11 @@ class Enforcement:
 
 
 class PDCG(Enforcement):
-    """After every `every`-th step, find the strongest counterexample and project over the last `memory` of them.
+    """The paper's Algorithm 2: every `every` steps, find the strongest counterexample, project over the last `memory`.
 
     The full run at the end continues on each head until no counterexample is left or `iterations` projections were
-    made. If one is left, the nearest safe heads are found exactly. All runs are in `History.projections`, those of the
-    end, head by head, in `final`.
+    made. If one is left, the nearest safe heads are found exactly. `History.projections` has all runs, `final` those of
+    the end, head by head.
 
     Args:
         memory: Counterexamples kept per head, first in first out: the paper's n_xs (1 for linear rules, 10 for
