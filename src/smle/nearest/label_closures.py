@@ -1,7 +1,7 @@
 """The nearest set of labels under implications alone, exactly, for any number of labels: a maximum-weight closure.
 
 Labels that imply each other are merged. If each implies at most one other (a forest), weights are added up from the
-leaves; otherwise a minimum cut is computed. Among sets of equal cost, the one with the fewest labels on.
+leaves; otherwise a minimum cut is computed. Of sets of equal cost, the one with the fewest labels on is taken.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
 
 
 def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
-    """Try the sets of rows that can be tight in every piece; of each piece, take the one of its nearest point.
+    """Try the sets of rows that can be tight in each piece, and take the one that gives its nearest point.
 
     The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """
