@@ -1,4 +1,4 @@
-"""Expression trees to affine forms over input and output columns, with exact rational coefficients.
+"""Turns expression trees into affine forms over input and output columns, with exact rational coefficients.
 
 `abs`, `max` and `min` are kept as `Largest` parts; `normalize.py` writes them out as cases.
 """

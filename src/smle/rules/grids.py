@@ -71,7 +71,7 @@ class Grid:
 
 
 def largest_multiple(step: Fraction) -> Fraction | None:
-    """Return up to where float32 tells multiples of a step apart, or None if nowhere."""
+    """Return the multiple of a step up to which float32 tells all multiples apart, or None if there is none."""
     most = bisect_left(range(1, SINGLE + 1), True, key=lambda number: not _fits(step, number))
     return most * step if most else None
 

@@ -203,7 +203,7 @@ def _mentions_output(formula: Formula) -> bool:
 
 
 def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
-    """Drop comparisons from long regions that the domain already implies."""
+    """Drop from long regions the comparisons that the domain already implies."""
 
     def beside(region: Literals) -> Literals:
         return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
@@ -387,7 +387,7 @@ def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) 
 
 
 class _Reader:
-    """Turns nested lists into trees, given the declared variables."""
+    """A reader that turns nested lists into trees, given the declared variables."""
 
     def __init__(self, declared: set[tuple[str, int]]) -> None:
         self._declared = declared
