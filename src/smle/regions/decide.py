@@ -70,7 +70,7 @@ class Witness:
 
 
 class Decider:
-    """Decides statements over the domain of a specification."""
+    """A search that decides statements over the domain of a specification."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
@@ -299,7 +299,7 @@ def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpac
 
 
 def _open(options: Iterable[tuple[HalfSpace, Mapping[int, Fraction]]], member: int) -> tuple[HalfSpace, ...] | None:
-    """Return split options that still depend on something with one member at 1, or None if another one holds."""
+    """Return the split options that stay open with one member at 1, or None if one of them holds."""
     fixed = [_with(*option, member) for option in options]
     if any(not option.coefficients and option.holds(()) for option in fixed):
         return None

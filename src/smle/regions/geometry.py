@@ -210,7 +210,7 @@ class Region:
 
 
 class RegionMaximum:
-    """max c.x over one region, for many directions c: closed form on boxes, a warm-started LP otherwise."""
+    """The maximum of c.x over one region, for many directions c: closed form on boxes, a warm-started LP otherwise."""
 
     def __init__(self, region: Region) -> None:
         self.region = region
