@@ -111,8 +111,8 @@ def attack(
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
-            of smle. A function returns a column per output: numbers; logits of labels (on from 0 on) or decisions as
-            booleans or integers; a score per option or the options by name.
+            of smle. A function returns a column per output: numbers; logits of labels (on at 0 or above) or decisions
+            as booleans or integers; a score per option or the options by name.
         specification: The rules; by default those of the model.
         examples: A table that shows what else the model reads besides the inputs of the rules; the search starts from
             its rows. If it is an array, the model is called with arrays.

@@ -64,7 +64,7 @@ def sealed(
     """Bind and seal what a head states (program, specification, gate, proof), if the exact checker accepts it.
 
     Args:
-        stated: The four fields that kinds of heads write; the format has the others.
+        stated: The four fields that kinds of heads write; the other fields are added here.
         block: certificate.bin, empty if there is none.
         tensors: Those of the head, and `backbone.*` if the model is stored with it.
         files: The files to bind, by role: `model` (model.json), `rules` (rules.yaml), `onnx` (model.onnx).

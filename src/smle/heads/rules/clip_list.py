@@ -48,7 +48,7 @@ class ClipList(AnswersProgram):
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
-        # Long sums over inputs are looked up; pairs of a row and a limit would add them up term by term.
+        # Printed functions look up long sums over categories; pairs of a row and a limit would add them term by term.
         self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
         self._is_number = np.ones(len(spec.inputs), dtype=bool)  # numbers, not members of a one-hot group
