@@ -42,7 +42,7 @@ def fallback_holds(spec: StatedSpecification, clause: list[StatedLiteral], y: li
 
 
 def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
-    """Index the proofs by (head, rule, region, clause), with clause -1 for exclusions, and those of regions by name."""
+    """Index proofs by (head, rule, region, clause), clause -1 for exclusions; of regions by (kind, head, region)."""
     proofs: dict[tuple[Any, ...], Any] = {}
     for entry in items(data, "proofs"):
         require(isinstance(entry, dict), "proof: expected an object")

@@ -11,7 +11,7 @@ single(x)                               x in float32 (2, error of a cast)
 wide(x)                                 x in float64, exact (0)
 active(x, X, constants, coefficients, thresholds) Gate        bits of regions, set where all half-spaces hold:
                                         comparisons of x in F, exact; oblique: not coefficients X > thresholds (5)
-cell(bits, signatures)                  the signature that equals the bits; should none, the one with most ones (0)
+cell(bits, signatures)                  the signature that equals the bits; if none does, the one with most ones (0)
 hidden(v, weight, bias)                 max(weight v + bias, 0) in float32 (6.1)
 affine(v, slope, offset)                slope v + offset in float32 (6)
 clip(z, lower, upper) "where"|"clamp"   max(lower, min(upper, z)) in float32, exact; the kinds differ in NaN (0)

@@ -17,7 +17,7 @@ Form = dict[int, Fraction]
 
 
 class Members(NamedTuple):
-    """The members left of a one-hot group: one `among` these columns, or none of these."""
+    """The members left of a one-hot group: those in `names` if `among`, else all others."""
 
     names: frozenset[int]
     among: bool

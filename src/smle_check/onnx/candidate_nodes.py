@@ -104,7 +104,7 @@ class ComparedRows:
 
 
 class CheckPrinter(LimitPrinter):
-    """Operations of the clip list, then the check. `count`: further proposals per row in the graph."""
+    """The printer of the clip list and the check behind it. `count`: further proposals per row in the graph."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, spec: StatedSpecification, gated: list[int],
