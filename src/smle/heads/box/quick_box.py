@@ -233,7 +233,7 @@ def _with_offsets(op: Op, tensors: Mapping[str, Array]) -> Array:
 
 
 def _with_one(weight: Array) -> Array:
-    """Return (k + 1, n + 1), so that the outputs have a 1 appended, too."""
+    """Extend a weight to (k + 1, n + 1), so that its outputs, too, have a 1 appended."""
     last = np.zeros((len(weight), 1), dtype=_FLOAT32)
     last[-1] = 1
     return np.concatenate([weight, last], axis=1)

@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
-_MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
+_MANY_LABELS = 10  # with more outputs, the first set of labels that obeys is taken
 _CANDIDATES = 12  # regions tried for a split
 _ANSWERS = 32  # answers of members of a group, kept to be tried for the next one
 

@@ -180,7 +180,7 @@ class Scaled:
 
 
 class LiteralSearch:
-    """Searches for one literal per clause, and an answer that satisfies them, in one leaf."""
+    """A search for one literal per clause, and an answer that satisfies them, in one leaf."""
 
     def __init__(
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,

@@ -93,9 +93,9 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
     A head that is already safe with the given margin is returned unchanged.
 
     Args:
-        over: What to project.
-        spec: What must hold.
-        cells: Its regions and cells.
+        over: The heads to project, with their bounds.
+        spec: The rules.
+        cells: The regions and cells of the rules.
         margin: Extra room to keep in every clause, in the units of its left-hand sides.
     """
     results = tuple(

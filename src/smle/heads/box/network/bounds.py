@@ -21,10 +21,10 @@ _NARROW = 0.0025  # initial contribution of each slope to the half-width
 
 
 class BoxParameters(NamedTuple):
-    """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
+    """Center and half-width per embedding unit, c(x') = center (1, x') and h(x') = half (1, x'), offsets first.
 
-    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. With hidden layers (A, a), shapes
-    (k, d) and (k,) of the first, relu(A x' + a) and so on replaces x'.
+    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. With hidden layers (A, a), the
+    output of the last one replaces x'; the first is relu(A x' + a), with shapes (k, d) and (k,).
     """
 
     center: Tensor

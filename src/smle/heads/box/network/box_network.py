@@ -60,9 +60,10 @@ class BoxNetwork(Float32Only):
         spec: The rules.
         embedding: Width n of the backbone's output.
         bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x). Or your own modules: two as a tuple, for lower and upper bounds, each `Linear` and
-            `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first; or any
-            with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
+            small ReLU network of x). Or your own modules: a tuple of two, for lower and upper bounds, each of `Linear`
+            and `ReLU` layers in turn, (batch, d) -> (batch, n); one such module for both, with outputs (batch, 2 n),
+            lower bounds first; or any module whose method `affine_bounds()` returns lower and upper bounds (n, 1 + d),
+            offsets first.
         gate: Use one head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         frame: Units of the raw parameters, from data; by default the user's units.
@@ -71,7 +72,7 @@ class BoxNetwork(Float32Only):
         cells: The cells, if already known.
 
     Raises:
-        RuleError: If there are no rules.
+        RuleError: If there are no rules, or they ask for steps or equalities.
         NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 

@@ -51,7 +51,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class Cut:
-    """Two boxes follow: x[input] <= at, then x[input] >= at."""
+    """A cut into two boxes, which follow: x[input] <= at, then x[input] >= at."""
 
     input: int
     at: float
@@ -59,7 +59,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class UnitCut:
-    """Two cases follow: l <= u for a unit of the embedding, then l >= u."""
+    """A cut into two cases, which follow: l <= u for a unit of the embedding, then l >= u."""
 
     unit: int
 
