@@ -31,7 +31,7 @@ _SHRUNK = 200  # inputs to try setting back to a usual value
 class Violation:
     """An input at which a model breaks a rule, judged in exact arithmetic.
 
-    * `rule`: its name; `asks`: its `then`.
+    * `rule`: its name; `asks`: its `then`, and where it applies.
     * `inputs`: those that matter: the rule reads them, or the violation depends on them. The others have usual values.
       Numbers in the user's units, categories by name, None where the value is missing.
     * `row`: all inputs, as in a table.
@@ -121,6 +121,8 @@ def attack(
         seed: Seed of the random numbers.
 
     Raises:
+        TypeError: If the model is of another kind, or has no rules and none are given.
+        ValueError: If `tries` is below 1.
         RuleError: If there are no rules, or none of that name.
         DataError: If examples or answers do not fit the rules.
         ModelFormatError: If there is no ONNX file that can be run.
@@ -179,7 +181,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
-    """Return a violation in the user's terms, leaving out inputs that can be set to usual values without halving it."""
+    """Return a violation in the user's terms, with inputs at usual values where that does not halve its excess."""
     rule = spec.rules[found.rule]
     only, usual = spec.with_rules((rule,)), _usual(spec, examples)
     x, y = found.x, found.y

@@ -68,7 +68,7 @@ def verify(model: Any) -> Any:
 
     Returns:
         For a `BoxNetwork`, the verdicts, one for each obligation: `Holds`, `NotProved`, `Violated` or `Unknown`. For an
-            estimator, a corrected model or a `SafeNetwork`, which always have a proof, what is proved, checked again.
+            estimator, a corrected model or a `SafeNetwork`, what its certificate proves, checked again.
 
     Raises:
         CertificateError: If the certificate of the model is not accepted.

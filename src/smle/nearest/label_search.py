@@ -1,4 +1,4 @@
-"""The nearest allowed set of labels, exactly, for any clauses. The answer to a row does not depend on other rows.
+"""The nearest allowed set of labels for any clauses, exact unless cut short. Rows do not depend on each other.
 
 Turning a label costs the size of its logit, the log-likelihood given up. Prices are rounded to 20 binary digits, in
 units of 2^-20, and are at least one unit, so that last bits of logits decide nothing. Labels tied together by clauses

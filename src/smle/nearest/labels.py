@@ -95,7 +95,7 @@ class LabelBlock:
 
     @cached_property
     def switched(self) -> Diagram | None:
-        """The diagram of all rules, with a label that is never turned for each rule that may not apply, or None."""
+        """The diagram of all rules, None if too large. A rule that may not apply is a label that is never turned."""
         k, switch = len(self.outputs), {int(rule): i for i, rule in enumerate(self.switches)}
         clauses, apart = [], [np.empty((0, 2), dtype=np.intp)]
         ends = [[(k + switch[rule], False)] if rule >= 0 else [] for rule in self._gates.tolist()]

@@ -78,7 +78,8 @@ def nearest_outputs(
         Outputs (n, m): labels as 0 or 1, numbers unchanged if they are allowed; NaN where none was found.
 
     Raises:
-        DataError: If shapes do not fit or a label is not in [0, 1].
+        DataError: If shapes do not fit, outputs are not finite, a label is not in [0, 1], or labels tied to numbers
+            have too many exclusions.
     """
     X = np.asarray(X) if np.asarray(X).dtype == np.float32 else np.asarray(X, dtype=np.float64)
     targets = np.asarray(Y, dtype=np.float64)

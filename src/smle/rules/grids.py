@@ -1,8 +1,9 @@
 """Grids: which outputs are whole numbers of a step, their steps, and their ranges.
 
-If an output has a step, or a rule states an equality, all outputs are on a grid. An output without a step takes that of
-the outputs that equalities tie it to, or the smallest power of two at which float32 still holds its range. Ranges come
-from limits that hold everywhere, from what these imply through sums, and from a stated `range:`, never from data.
+If an output has a step, or a rule states an equality that limits cannot hold (see `is_held`), all outputs are on a
+grid. An output without a step takes that of the outputs that equalities tie it to, or the smallest power of two at
+which float32 still holds its range. Ranges come from limits that hold everywhere, from what these imply through sums,
+and from a stated `range:`, never from data.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def equalities_of(spec: Specification) -> list[Equality]:
 
 
 def grid_of(spec: Specification) -> Grid | None:
-    """Return steps and ranges, or None if no output has a step and no rule states an equality.
+    """Return steps and ranges, or None if no output has a step and limits hold every equality (see `is_held`).
 
     If a step does not fit, or a range is missing, a RuleError says what to state.
     """

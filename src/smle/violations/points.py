@@ -32,7 +32,7 @@ def uniform_points(
 
 
 def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
-    """Return corners of the domain, with half of the coordinates moved to the constants of comparisons."""
+    """Return corners of the domain; for each comparison, about half of them are moved to its constant."""
     return finished(spec, _snap(regions_of(spec).rows, _corners(*spec.ends(), rng, count), rng), dtype)
 
 

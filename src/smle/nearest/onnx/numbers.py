@@ -123,7 +123,7 @@ def _bounds(w: Writer, stack: Stack) -> str:
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
     """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
 
-    Numeric inputs are values themselves. What rows look up by category is one value for each such row.
+    A numeric input is a value itself. What a row looks up by category is one value.
     """
     used = slope.any(axis=0)
     numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
