@@ -6,7 +6,7 @@ head, the model's answer for the others. The last result is what the head answer
 function per kind of operation. It may work in any way that keeps this meaning; the section in parentheses says how far
 its numbers may be off.
 
-clamp(x, lower, upper)                  x inside of [lower, upper] in F, exact; NaN becomes lower (0)
+clamp(x, lower, upper)                  x moved into [lower, upper] in F, exact; NaN becomes lower (0)
 single(x)                               x in float32 (2, error of a cast)
 wide(x)                                 x in float64, exact (0)
 active(x, X, constants, coefficients, thresholds) Gate        bits of regions, set where all half-spaces hold:

@@ -250,7 +250,7 @@ class GridPrinter(Printer):
         held = p.cast(self.held(both, sides, "repair/check"))  # zeros and ones: NaN fails every comparison
         least = p.add("ReduceMin", [held, p.integers("constants/first", [0], (1,))], "repair/least", keepdims=0)
         good = p.add("Cast", [least], "repair/good", to=BOOL)
-        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)  # runtimes cannot halve no rows
+        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)  # runtimes cannot halve zero rows
         first, second = p.several("Split", [good, halves], ["repair/first", "repair/second"], axis=0)
         found = p.add("Where", [first, k, p.add("Where", [second, proposal, safe], "repair/found")], "repair/all")
         return p.add("Cast", [p.add("Transpose", [found], "repair/turned")], name, to=INT64)

@@ -1,4 +1,4 @@
-"""Named inputs to features, outputs to named ones, and what is reported beside them. ONNX only."""
+"""Makes features of named inputs, names outputs, and writes what is reported beside them. ONNX only."""
 
 from typing import NamedTuple
 

@@ -94,7 +94,7 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
 
 
 def read_proposals(graph: Graph) -> int:
-    """Return the number of proposals per row in the graph; any number is allowed."""
+    """Return the number of proposals per row in the graph: 1, or a number that the graph states."""
     if "repair.proposals" not in graph.constants:
         return 1
     shape, data = graph.numbers("repair.proposals", "I64")

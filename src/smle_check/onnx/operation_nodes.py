@@ -277,7 +277,7 @@ class BoxPrinter(Printer):
     def clip(self, op: Op) -> None:
         """Clip the embedding to its bounds.
 
-        The operator Clip is used for one pair of bounds, with a guard against NaN.
+        If all units share one pair of bounds, the operator Clip does it, and `or_fallback` guards against NaN.
         """
         p, z, ends = self.program, self.embedding(), op.args[1:]
         if ends[0] in self.values:
