@@ -118,7 +118,7 @@ class Place(NamedTuple):
         return self._replace(rows=rows, crossed={**self.crossed, unit: crossed})
 
     def tops(self, lines: dict[int, Line]) -> dict[int, Line]:
-        """Return the lines above max(l, u) - u; cuts settle those of their units."""
+        """Return the lines above max(l, u) - u; cuts settle the lines of their units."""
         settled = {i: (Fraction(1), Fraction(0)) for i, crossed in self.crossed.items() if crossed}
         return {i: line for i, line in lines.items() if i not in self.crossed} | settled
 

@@ -73,7 +73,7 @@ class Stage(NamedTuple):
 
 
 def gate_of(spec: StatedSpecification, regions: Sequence[int]) -> Gate:
-    """Return the half-spaces of some regions; their constants are those of `smle_check.guard.guard_tensors`."""
+    """Return the half-spaces of some regions; `smle_check.guard.guard_tensors` has their constants."""
     used = sorted({row for region in regions for row in spec.regions[region]})
     order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
     place = {row: i for i, row in enumerate(order)}
@@ -98,7 +98,7 @@ def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
 def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
     """Return the program of heads behind a box (section 0). The values `bits`, `cell` and `clipped` are kept.
 
-    The certificate states `clip` and `bounds`; `names` are those of the head's tensors.
+    The certificate states `clip` and `bounds`; `names` are the names of the head's tensors.
     """
     ops, place = gated(gate), None
     if gate.members:
@@ -128,7 +128,7 @@ def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
 def clip_list(spec: StatedSpecification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
     """Return the program of a clip list (section 12); stages without limits are left out.
 
-    `regions` are those of the gate; by default those of the limits.
+    `regions`: the regions of the gate, by default the regions of the limits.
     """
     regions = sorted({limit.region for limit in limits}) if regions is None else regions
     place = {region: i for i, region in enumerate(regions)}

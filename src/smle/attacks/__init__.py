@@ -32,8 +32,8 @@ class Violation:
     """An input at which a model breaks a rule, judged in exact arithmetic.
 
     * `rule`: its name; `asks`: its `then`, and where it applies.
-    * `inputs`: those that matter: the rule reads them, or the violation depends on them. The others have usual values.
-      Numbers in the user's units, categories by name, None where the value is missing.
+    * `inputs`: the inputs that the rule reads or the violation depends on. The others have usual values. Numbers in the
+      user's units, categories by name, None where the value is missing.
     * `row`: all inputs, as in a table.
     * `answer`: the outputs that the rule reads: numbers, True or False for labels, options by name.
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
@@ -113,7 +113,7 @@ def attack(
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
             of smle. A function returns a column per output: numbers; logits of labels (on at 0 or above) or decisions
             as booleans or integers; a score per option or the options by name.
-        specification: The rules; by default those of the model.
+        specification: The rules; by default the model's.
         examples: A table that shows what else the model reads besides the inputs of the rules; the search starts from
             its rows. If it is an array, the model is called with arrays.
         rules: Names of the rules to attack; by default all.

@@ -61,7 +61,7 @@ class Certificate:
         return cls(text, block, tensors, files)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep only what was checked, and nothing derived from it."""
+        """Keep what the checker reads, and nothing derived from it."""
         return {"text": self.text, "block": self.block, "tensors": dict(self.tensors), "files": dict(self.files)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -170,8 +170,8 @@ class HeadKind:
     Attributes:
         certify: Makes a certificate from rules: `certify(spec, default=, scale=, files=)`.
         program: Makes what runs from a certificate.
-        nodes: Returns the parts of an ONNX graph that propose answers, and how many answers per row; the checker
-            prints the certified nodes.
+        nodes: Returns the parts of an ONNX graph that propose answers, and how many answers per row; the checker prints
+            the certified nodes.
         words: Returns one line about the head for reports, from what a certificate states about its program.
         suits: Returns whether the head serves these rules behind any model. The last suitable head in the table is
             chosen.

@@ -46,6 +46,6 @@ def certify_head(
 ) -> Certificate:
     """Certify the head that suits any model: the grid head for steps and equalities, else the head of rules.
 
-    Arguments and errors are those of `certify_rules`.
+    Takes the arguments of `certify_rules`, and raises its errors.
     """
     return HEADS[head_for(spec)].certify(spec, default=default, scale=scale, files=files)

@@ -131,7 +131,7 @@ class BranchSearch:
         self.able = [0] * len(clauses)  # open labels that would meet it
         self.labels: list[
             tuple[list[int], list[int]]
-        ] = []  # for each clause, the labels that keep it met, and those that would meet it
+        ] = []  # for each clause, the labels that keep it met, and the labels that would meet it
         for c, clause in enumerate(clauses):
             keeping, turning = list[int](), list[int]()
             for label, state in clause:

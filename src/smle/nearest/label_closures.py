@@ -65,7 +65,7 @@ class Closure:
     def _cut(self, weights: Costs) -> Mask:
         """Return the nodes on the source side of a minimum cut: the smallest such set, whatever the flow.
 
-        The source feeds nodes that gain, nodes that lose feed the sink, and a node feeds those that it implies. The
+        The source feeds nodes that gain, nodes that lose feed the sink, and a node feeds the nodes that it implies. The
         flow is found in a coarse unit first, the rest in finer ones.
         """
         size, (lower, upper) = self._count, self._edges.T

@@ -176,7 +176,7 @@ def _compiled(
 ) -> list[list[tuple[int, int]]] | None:
     """Return for each level the two next nodes of each node, -1 for a dead end; None if there are more than `most`.
 
-    What remains of a clause is its tail in the order. Tails are numbered, and a state is the set of those still to be
+    What remains of a clause is its tail in the order. Tails are numbered, and a state is the set of tails still to be
     met, as bits of an integer. The first k are "this label is off", the tail of a pair.
     """
     k, place = len(order), {label: i for i, label in enumerate(order)}

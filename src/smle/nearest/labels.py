@@ -74,7 +74,7 @@ class LabelBlock:
         self._known: OrderedDict[bytes, LabelSearch] = OrderedDict()
 
     def solve(self, active: Mask, X: Array, t: Array) -> Turned:
-        """Return logits near those of answers t (n, m), given which parts of the rules are active."""
+        """Return logits near answers t (n, m), given which parts of the rules are active."""
         n, logits, binds = len(t), t[:, self.outputs], active[:, self.parts]
         if not len(self.switches):
             found = self.search(np.ones(len(self.parts), dtype=bool)).nearest(logits)

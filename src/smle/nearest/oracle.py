@@ -48,7 +48,7 @@ def to_scores(spec: Specification, Y: Array) -> Array:
 
 
 def common_units(scale: npt.ArrayLike, labels: npt.NDArray[np.bool_]) -> Array:
-    """Return the units (m,) for distances of outputs with these spreads; those of labels stay.
+    """Return the units (m,) for distances of outputs with these spreads; labels keep theirs.
 
     Numbers whose spreads lie within a factor of ten share one unit, their geometric mean: rules mostly add up numbers
     of one kind, and users then expect this nearest answer. Numbers of different sizes keep their own.

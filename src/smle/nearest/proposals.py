@@ -73,7 +73,7 @@ class Proposals:
     def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, BlockPoints]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Columns of `active` are those of `Clauses.parts`. Candidates are NaN where none was found. `passed` (n, blocks):
+        `active` has the columns of `Clauses.parts`. Candidates are NaN where none was found. `passed` (n, blocks):
         where answers stay as they are; None: nowhere.
         """
         flat, p = t.ravel(), t

@@ -97,8 +97,8 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
 def instead_of_word(word: str, before: str, following: tuple[str, ...], sides: tuple[str, str] | None) -> str | None:
     """Return what to write instead of a word found where an operator must be, or None if the word is unknown.
 
-    `word`, the token `before` it and those `following` are in lower case. `sides` are the texts left and right of it,
-    if they make up the whole rule and are short.
+    `word`, the token `before` it and the tokens `following` it are in lower case. `sides` are the texts left and right
+    of it, if they make up the whole rule and are short.
     """
     left, right = sides or ("A", "B")
     if word in _JOINED:

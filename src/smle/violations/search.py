@@ -260,7 +260,7 @@ class _Hunt:
         return float(values.max()) / spread + self.rng.random()
 
     def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
-        """Return, for each point, the box of a region of its clause's rule that contains it: (n, d) each."""
+        """Return the box of a region of its clause's rule around each point, else the domain: (n, d) each."""
         stated = regions_of(self.spec)
         low, high = (np.tile(ends, (len(X), 1)) for ends in self.spec.ends())
         for region, rules in enumerate(stated.rules):

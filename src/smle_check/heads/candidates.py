@@ -49,7 +49,7 @@ class CheckedClause(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is checked: distinct literals, those that move with inputs first; clauses; rules with exclusions."""
+    """What is checked: distinct literals, first the ones that move with inputs; clauses; rules with exclusions."""
 
     literals: list[StatedLiteral]
     moving: int
@@ -278,7 +278,7 @@ def read_safe(
 
 
 def gated_regions(spec: StatedSpecification) -> list[int]:
-    """Return the regions whose bits the program computes: those of all rules."""
+    """Return the regions whose bits the program computes: the regions of all rules."""
     return sorted({region for rule in spec.rules for region in rule.regions})
 
 

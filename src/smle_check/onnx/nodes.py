@@ -22,7 +22,7 @@ class Input(NamedTuple):
 
     `fill`: the float32 that replaces NaN, or None. `default`: the category that replaces unknown ones; `blank`: whether
     the empty text counts as that category. `whole`: whether `in_domain` requires a whole number. `flagged`: whether a
-    column is 1 where it is missing (NaN, the empty text), else 0; these columns come after those of all inputs.
+    column is 1 where it is missing (NaN, the empty text), else 0; these columns come last.
     """
 
     name: str

@@ -41,7 +41,7 @@ def certify_grid(
 ) -> Certificate:
     """Return the certified grid head, which goes behind any model: whole numbers of steps that obey the rules exactly.
 
-    Arguments are those of `certify_rules`; units of distance are the spread or, by default, the ranges of the outputs.
+    Takes the arguments of `certify_rules`; units of distance are the spread or, by default, the ranges of the outputs.
     Raises RuleError if numbers do not fit or an equality cannot be solved in whole numbers, ContradictionError with an
     input if rules leave no whole number of steps, and NotCertifiedError if no safe answer is proved.
     """
@@ -145,7 +145,7 @@ def _refusal(spec: Specification, grid: Grid, search: SafeSearch, failure: NoGri
         active = search.active(x)
         if not active or feasible(stated, x, active, whole=True):
             continue
-        for rule in sorted(active):  # find a smallest set
+        for rule in sorted(active):  # keep only rules that the conflict needs
             if not feasible(stated, x, active - {rule}, whole=True):
                 active.discard(rule)
         return ContradictionError(_explained(spec, grid, stated, x, active))

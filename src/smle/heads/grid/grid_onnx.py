@@ -1,4 +1,4 @@
-"""Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
+"""Proposals of a grid head in an ONNX graph: whole numbers of steps near the model's answers. Nothing is proved.
 
 The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
 costs accuracy. As in `grid_program.py`, outputs that no rule ties together are separate problems. Sums with

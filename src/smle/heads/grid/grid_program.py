@@ -1,8 +1,8 @@
 """The grid head in NumPy: only answers that pass the check are served (certificate format, section 14).
 
 An answer is rounded to the grid, and stays there if the rules allow it. Any other gives way to the nearest proposal
-that passes or, if none passes, to the stored safe answer. The check and the safe answers are proved; proposals need
-not be.
+that passes or, if none passes, to the stored safe answer. The check and the safe answers are proved; proposals need not
+be.
 """
 
 from __future__ import annotations

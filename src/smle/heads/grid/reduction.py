@@ -71,7 +71,7 @@ def _key(outputs: dict[int, int], steps: dict[int, int]) -> tuple[object, ...]:
 def reduce(spec: Lattice, listed: Checked) -> Reduction:
     """Solve all equalities that hold everywhere, each for an output with the coefficient 1 or -1.
 
-    Raises NotSolved if one has no such output, or they leave nothing.
+    Raises NotSolved if one has no such output, or if they contradict each other.
     """
     m, d = len(spec.outputs), len(spec.inputs)
     solved: dict[int, tuple[dict[int, int], dict[int, int], int]] = {}  # output -> others, steps, constant

@@ -88,7 +88,7 @@ class GridBlock:
         self._metric()
 
     def _rows(self) -> None:
-        """Prepare rows over free outputs: those of literals, then upper and lower ends of ranges."""
+        """Prepare rows over free outputs: literals first, then upper and lower ends of ranges."""
         A = np.vstack([self.C @ self.B, self.B, -self.B])
         divisor = np.array([max(int(np.gcd.reduce(np.abs(row).astype(np.int64))), 1) for row in A])
         self.A, self.divisor = A / divisor[:, None], divisor.astype(np.float64)
@@ -169,7 +169,7 @@ class GridBlock:
         return on
 
     def _ends(self, right: Array, on: Mask | None) -> tuple[Array, Array]:
-        """Return the whole limits of single outputs (n, outputs) that ranges and rows of them leave."""
+        """Return the whole limits of single outputs (n, outputs) that ranges and literals leave."""
         if not self.own:
             return self.lower[None], self.upper[None]
         count = len(right) if on is None else max(len(right), len(on))

@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # rows answered one by one
-_FEW_BLOCKS = 8  # up to this many blocks, all are solved; with more, only those that do not pass
+_FEW_BLOCKS = 8  # up to this many blocks, all are solved; with more, only blocks that do not pass
 _AT_POINT = 2.0**-12  # how far a point may be moved inward, in units, without counting as a move to the safe answer
 
 
@@ -121,7 +121,7 @@ class Candidates(ClipList):
         return proposals.first(active, x, given, passed)
 
     def _active(self, bits: Mask) -> Mask:
-        """Return a mask of the parts of the rules that bind: those of a rule with an active region."""
+        """Return a mask of the parts that bind: the parts of rules with an active region."""
         if self._of_part is not None:
             return np.asarray(bits.take(self._of_part, 1))
         return np.asarray(bits.astype(np.float32) @ self._switches > 0)

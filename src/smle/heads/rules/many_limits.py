@@ -1,8 +1,8 @@
-"""A clip list with many limits, few of them active at a point: only those are examined.
+"""A clip list with many limits: only the few that may be active at a point are examined.
 
 The range of every input is cut into equal parts. A table lists the limits that may be active in a part, by the input
-that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants.
-No limit is missed: the part of an input never falls as the input rises, and the same operations find the parts of a
+that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants. No
+limit is missed: the part of an input never falls as the input rises, and the same operations find the parts of a
 limit's ends.
 """
 

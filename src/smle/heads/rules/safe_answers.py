@@ -40,7 +40,7 @@ _ANSWERS = 32  # answers of members of a group, kept to be tried for the next on
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
     """No safe answer was proved in a leaf that cannot be split further.
 
-    `rules`: those that contradict each other at `x`, if known.
+    `rules` contradict each other at `x`, if known.
     """
 
     def __init__(self, leaf: Leaf, rules: tuple[int, ...] = (), x: tuple[Fraction, ...] | None = None) -> None:

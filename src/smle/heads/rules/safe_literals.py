@@ -190,7 +190,7 @@ class LiteralSearch:
         self.enough = enough
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
-        self.limits: list[tuple[int, int, Need]] = []  # those that hurt are added to the chosen ones
+        self.limits: list[tuple[int, int, Need]] = []  # limits that may hurt a chosen literal
         self.clips: list[tuple[Clip, RegionMaximum]] = []
         self.open: list[list[Need]] = []
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []

@@ -103,7 +103,7 @@ class Stack:
 
 
 def stacks_of(w: Writer, blocks: Sequence[Block], gates: Gates) -> list[Stack]:
-    """Stack the blocks, with the tight sets of those that have few pieces."""
+    """Stack the blocks, and find the tight sets of blocks with few pieces."""
     found: dict[Any, list[Block]] = {}
     sets: dict[Any, list[Piece] | None] = {}
     for block in blocks:

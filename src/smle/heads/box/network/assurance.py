@@ -65,7 +65,7 @@ def certify(
 
     Args:
         network: The network; it is switched to eval mode.
-        tensors: The weights as stored, if the certificate is for a file; by default those of the network.
+        tensors: The weights as stored, if the certificate is for a file; by default the network's.
         files: The files to bind, by role (`model`, `rules`).
 
     Raises:

@@ -38,7 +38,7 @@ class BoxParameters(NamedTuple):
 
 
 class BoxModule(nn.Module):
-    """A kind of bounds. Subclasses are final. `widths` are those of its hidden layers, if any."""
+    """A kind of bounds. Subclasses are final. `widths` lists the sizes of its hidden layers, if any."""
 
     widths: tuple[int, ...] = ()
 

@@ -52,7 +52,7 @@ class BoxNetwork(Float32Only):
     * The network alone does not keep its heads safe: an enforcement (`smle.training.PDCG`) keeps them near safe ones in
       training and makes them safe at the end. `smle.project` does so without training.
     * `eval()` freezes bounds and heads. What then runs is the deployed program, which `smle.certify` judges. It runs in
-      NumPy, in float32, whatever precision torch is set to; gradients are those of training.
+      NumPy, in float32, whatever precision torch is set to, with the gradients of training.
     * Projected or refitted heads are deployed unchanged (`pin`) until training continues.
 
     Args:
@@ -290,8 +290,8 @@ class BoxNetwork(Float32Only):
     def pin(self, over: FrozenHeads) -> None:
         """Deploy these bounds and heads exactly, until training continues; the free head stays if none is given.
 
-        The raw parameters of heads are set to match, so that training would continue from these heads; those of the
-        bounds stay as they are. The network is left in eval mode.
+        The raw parameters of heads are set to match, so that training would continue from these heads; the bounds keep
+        theirs. The network is left in eval mode.
         """
         self.eval()
         if over.free is None:

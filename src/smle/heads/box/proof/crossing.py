@@ -30,7 +30,7 @@ class Crossing:
     """Units whose bounds may cross in the domain, and how far they cross in a region.
 
     Shapes: units (k,); offset (k,) and slope (k, d) of l - u; low, high (k,): its range over the region, proved by the
-    multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) are those of u, widened.
+    multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) state u, widened.
     """
 
     units: npt.NDArray[np.intp]

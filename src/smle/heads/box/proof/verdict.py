@@ -39,8 +39,8 @@ class Multipliers:
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
     * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows after them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
-    * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields are
-      then those of the worst part. Empty if the region was proved as a whole.
+    * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields then
+      describe the worst part. Empty if the region was proved as a whole.
     """
 
     weights: Array
