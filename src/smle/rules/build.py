@@ -27,7 +27,7 @@ from smle_check.names import twins
 __all__ = ["PARTS", "build", "check_keys", "to_fraction"]
 
 PARTS: dict[str, Any] = {"inputs": {}, "outputs": [], "labels": [], "choices": {}, "constants": {}, "tables": {}}
-"""The parts of a rules file beside the rules, each with what stands for it if it is left out."""
+"""The parts of a rules file beside the rules, each with its value if it is left out."""
 
 # A rule, the tree of `when`, the tree of `then`.
 _Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]

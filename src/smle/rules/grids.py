@@ -247,7 +247,7 @@ def _steps(
         if len(known) > 1:
             names = " and ".join(f"'{spec.targets[i]}'" for i in members if stated[i] is not None)
             raise RuleError(
-                f"An equality ties {names} together, whose steps differ, which is not supported yet. Give them one "
+                f"An equality ties {names} together, but their steps differ, which is not supported yet. Give them one "
                 "step."
             )
         reach = max(abs(end) for i in members for end in ends[i])

@@ -51,7 +51,7 @@ INSTEAD = {
     **dict.fromkeys("!~¬", "Write 'not'."),
     **dict.fromkeys(("->", "⇒", "→"), "Write 'implies'."),
     "implies": "Write CONDITION implies CONCLUSION.",
-    "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
+    "%": "Remainders are not linear. For percent, '%' follows a number, as in 10 %.",
     **dict.fromkeys("\u2212\u2013\u2014", "Write '-' for minus."),
     **dict.fromkeys("\u00d7\u00b7", "Write '*' to multiply."),
     "÷": "Write '/' to divide.",

@@ -119,8 +119,8 @@ def _unsolved(spec: Specification, failure: NotSolved) -> Exception:
             f"Rule '{name}' contradicts the other equalities: no answer obeys all of them. Drop one of them."
         )
     return RuleError(
-        f"Rule '{name}': no output of the equality has the coefficient 1 or -1 in steps, beside the other equalities, "
-        "so that it cannot be solved in whole numbers here. State it with such an output, or state a tolerance."
+        f"Rule '{name}': beside the other equalities, no output of this one has the coefficient 1 or -1 in steps, so "
+        "it cannot be solved in whole numbers. State it with such an output, or state a tolerance."
     )
 
 

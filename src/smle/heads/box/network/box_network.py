@@ -101,7 +101,7 @@ class BoxNetwork(Float32Only):
         require_rules(spec)
         if spec.grid is not None:
             raise RuleError(
-                "A learned box does not serve whole numbers of steps, nor equalities. Use SafeNetwork, SafeRegressor "
+                "A learned box serves neither whole numbers of steps nor equalities. Use SafeNetwork, SafeRegressor "
                 "or smle.correct, whose head is read off the rules."
             )
         if embedding < 1:
