@@ -62,7 +62,7 @@ INSTEAD = {
     "?": "Write CONDITION implies CONCLUSION.",
     "⇔": "Write '(A implies B) and (B implies A)'.",
 }
-"""What to write instead of a sign where it cannot stand; some are pasted from elsewhere."""
+"""What to write instead of a sign that cannot stand there; some come with pasted text."""
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float = 0.6) -> str:
