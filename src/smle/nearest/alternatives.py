@@ -170,7 +170,7 @@ def _cost(block: Block, z: Array, p: Array) -> Array:
 
 
 def _search(block: Block, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask]:
-    """Search all rows narrowly, then widely again those for which that was too narrow."""
+    """Search all rows narrowly, then search widely where that was too narrow."""
     nodes, place, cut = _levels(block, p, b, active, imposed, _BEAM)
     rows, most = np.flatnonzero(cut), _NODES // _WIDE_BEAM
     for part in (rows[i : i + most] for i in range(0, len(rows), most)):

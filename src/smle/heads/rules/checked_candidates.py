@@ -151,7 +151,7 @@ class Candidates(ClipList):
     def _deployed(self) -> tuple[Clauses, Array]:
         """Return the clauses that proposals aim at, and the bounds with which the head compares their literals.
 
-        A limit has the numbers of its clip: the clip would move a proposal between the two, perhaps into another rule.
+        A limit has its clip's numbers: the clip would move a proposal that only obeys the stated limit, perhaps too far.
         """
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
@@ -249,7 +249,7 @@ class Candidates(ClipList):
     def _repairs(
         self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask
     ) -> list[SlopePart]:
-        """Return derivatives of what was served to rows that do not pass; numbers that blocks move leave `kept`."""
+        """Return derivatives of what was served to rows that do not pass; clear `kept` for numbers that blocks move."""
         x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
         clipped = self._at_limits(rows, X, answers, bits)

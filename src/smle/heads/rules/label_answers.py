@@ -63,7 +63,7 @@ def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> npt.N
 def smallest(rules: Mapping[int, LabelRule], typical: npt.NDArray[np.bool_]) -> tuple[int, ...]:
     """Return a small set of rules that no set of labels obeys together.
 
-    No set may obey all the given rules. If time runs out, the result holds more rules than needed.
+    Expects rules that contradict each other. If time runs out, the result holds more rules than needed.
     """
     kept, end, size = list(rules), monotonic() + _SECONDS, len(rules)
     while size and monotonic() < end:  # drop many at once, then fewer

@@ -20,7 +20,7 @@ _PIECES = 16  # up to this many choices of a literal per clause are all tried
 
 
 class Stack:
-    """Blocks with the same literals and clauses, up to bounds and conditions. Each takes its share of a batch's rows.
+    """Blocks with the same literals and clauses, up to bounds and conditions, side by side along the rows of a batch.
 
     Attributes:
         block: The first of them.

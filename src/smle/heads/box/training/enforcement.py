@@ -44,7 +44,7 @@ class ProjectionReport(NamedTuple):
 
 
 class Enforcement:
-    """A way to make the heads of a box network safe. Subclasses are final; `name` is theirs in checkpoints.
+    """A way to make the heads of a box network safe. Subclasses are final; `name` tells them apart in checkpoints.
 
     `reports` collects runs until the training loop moves them to `History.projections`.
     """
