@@ -3,7 +3,8 @@
 Numbers and scores of choices: squared error, exact up to a margin that makes the result satisfy the rules in exact
 evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or through other
 labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are independent
-problems; rows with the same active rules are solved together. A warning counts the rows whose search did not end.
+problems; rows with the same active rules are solved together. For numbers, a warning counts the rows whose search did
+not end.
 
     labels: maximize  sum over labels that are on of  w_l = log max(p_l, eps) - log max(1 - p_l, eps)
 
@@ -239,7 +240,7 @@ def weights_of(probabilities: Array) -> Array:
 def most_likely_labels(
     probabilities: Array, pairs: npt.NDArray[np.int32], clauses: Sequence[Sequence[Sign]] = ()
 ) -> Array:
-    """Return the most likely allowed 0/1 patterns; NaN where no pattern is allowed.
+    """Return the most likely allowed 0/1 patterns; NaN where no pattern is allowed, or the search did not end.
 
     Shapes: probabilities (n, m), pairs (p, 2); clauses are lists of (label, on). Returns (n, m).
     """

@@ -151,7 +151,8 @@ class Candidates(ClipList):
     def _deployed(self) -> tuple[Clauses, Array]:
         """Return the clauses that proposals aim at, and the bounds with which the head compares their literals.
 
-        A limit has its clip's numbers: the clip would move a proposal that only obeys the stated limit, perhaps too far.
+        A limit has its clip's numbers: the clip would move a proposal that only obeys the stated limit, perhaps too
+        far.
         """
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
