@@ -74,7 +74,7 @@ REFUSED = {
     ),
     "nothing": (HEAD, "then: limit <= 1 and limit >= 2", "contradict"),
     "a point": (HEAD, "then: 0.1 * income <= limit <= 0.35 * income", "rule 'r' leaves 'limit' a single point"),
-    "float32": (HEAD, "then: limit == 0.3", "no float32"),
+    "float32": (HEAD, "then: limit == 0.3", "float32 cannot hold"),
     "equality under a condition": (STEPS, "when: income <= 5, then: a == b", "not supported yet"),
     "equality as an alternative": (HEAD, "then: limit == rate or limit >= 3", "not supported yet"),
     "equality with real inputs": (STEPS, "then: a + b == income", "tolerance"),

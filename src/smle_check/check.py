@@ -40,7 +40,7 @@ def check_certificate(
 ) -> list[Proved]:
     """Check a certificate against weights, block (empty if there is none) and bound files; return what is proved.
 
-    Arguments and errors are those of `claimed`.
+    Takes the arguments of `claimed`, and raises its errors.
     """
     kind, claim = claimed(certificate, tensors, block, files, exported=exported)
     try:
@@ -62,7 +62,7 @@ def claimed(
         tensors: The weights: of the head, and `backbone.*`.
         block: The bytes of certificate.bin.
         files: Other files by role: `onnx`, `model`, `rules`.
-        exported: The tensors are those of a head in an ONNX file, whose own certificate binds the backbone there.
+        exported: The tensors come with an ONNX file, whose own certificate binds the backbone.
     """
     document = read_sealed(certificate, "certificate.json", (FORMAT, VERSION), FIELDS)
     actual = bindings(tensors, block, files)

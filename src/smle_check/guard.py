@@ -51,7 +51,7 @@ def guard_tensors(spec: StatedSpecification, gated: list[int]) -> dict[str, Tens
 
 
 def check_guard(spec: StatedSpecification, tensors: dict[str, Tensor], gated: list[int]) -> None:
-    """Check that the stored constants of domain and guard are bit by bit those that section 5 prescribes."""
+    """Check that the stored constants of domain and guard are, bit by bit, what section 5 prescribes."""
     oblique = sum(len(spec.rows[r].terms) > 1 for r in {r for g in gated for r in spec.regions[g]})
     shape = tensors["gate.coefficients"].shape if "gate.coefficients" in tensors else ()
     require(

@@ -1,4 +1,4 @@
-"""Prints names so that different ones never look the same, and refuses those that could be confused."""
+"""Prints names so that different ones never look the same, and refuses names that could be confused."""
 
 import re
 import unicodedata

@@ -42,7 +42,7 @@ def fallback_holds(spec: StatedSpecification, clause: list[StatedLiteral], y: li
 
 
 def read_proofs(data: Any) -> dict[tuple[Any, ...], Any]:
-    """Index the proofs by (head, rule, region, clause), with clause -1 for exclusions, and those of regions by name."""
+    """Index proofs by (head, rule, region, clause), clause -1 for exclusions; of regions by (kind, head, region)."""
     proofs: dict[tuple[Any, ...], Any] = {}
     for entry in items(data, "proofs"):
         require(isinstance(entry, dict), "proof: expected an object")
@@ -118,7 +118,7 @@ class Place(NamedTuple):
         return self._replace(rows=rows, crossed={**self.crossed, unit: crossed})
 
     def tops(self, lines: dict[int, Line]) -> dict[int, Line]:
-        """Return the lines above max(l, u) - u; cuts settle those of their units."""
+        """Return the lines above max(l, u) - u; cuts settle the lines of their units."""
         settled = {i: (Fraction(1), Fraction(0)) for i, crossed in self.crossed.items() if crossed}
         return {i: line for i, line in lines.items() if i not in self.crossed} | settled
 

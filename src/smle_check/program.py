@@ -6,12 +6,12 @@ head, the model's answer for the others. The last result is what the head answer
 function per kind of operation. It may work in any way that keeps this meaning; the section in parentheses says how far
 its numbers may be off.
 
-clamp(x, lower, upper)                  x inside of [lower, upper] in F, exact; NaN becomes lower (0)
+clamp(x, lower, upper)                  x moved into [lower, upper] in F, exact; NaN becomes lower (0)
 single(x)                               x in float32 (2, error of a cast)
 wide(x)                                 x in float64, exact (0)
 active(x, X, constants, coefficients, thresholds) Gate        bits of regions, set where all half-spaces hold:
                                         comparisons of x in F, exact; oblique: not coefficients X > thresholds (5)
-cell(bits, signatures)                  the signature that equals the bits; should none, the one with most ones (0)
+cell(bits, signatures)                  the signature that equals the bits; if none does, the one with most ones (0)
 hidden(v, weight, bias)                 max(weight v + bias, 0) in float32 (6.1)
 affine(v, slope, offset)                slope v + offset in float32 (6)
 clip(z, lower, upper) "where"|"clamp"   max(lower, min(upper, z)) in float32, exact; the kinds differ in NaN (0)
@@ -73,7 +73,7 @@ class Stage(NamedTuple):
 
 
 def gate_of(spec: StatedSpecification, regions: Sequence[int]) -> Gate:
-    """Return the half-spaces of some regions; their constants are those of `smle_check.guard.guard_tensors`."""
+    """Return the half-spaces of some regions; `smle_check.guard.guard_tensors` has their constants."""
     used = sorted({row for region in regions for row in spec.regions[region]})
     order = sorted(used, key=lambda row: len(spec.rows[row].terms) > 1)  # comparisons first
     place = {row: i for i, row in enumerate(order)}
@@ -98,7 +98,7 @@ def gated(gate: Gate, *, wide: bool = False) -> list[Op]:
 def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
     """Return the program of heads behind a box (section 0). The values `bits`, `cell` and `clipped` are kept.
 
-    The certificate states `clip` and `bounds`; `names` are those of the head's tensors.
+    The certificate states `clip` and `bounds`; `names` are the names of the head's tensors.
     """
     ops, place = gated(gate), None
     if gate.members:
@@ -128,7 +128,7 @@ def box(gate: Gate, clip: str, bounds: str, names: Collection[str]) -> list[Op]:
 def clip_list(spec: StatedSpecification, limits: Sequence[Limit], regions: Sequence[int] | None = None) -> list[Op]:
     """Return the program of a clip list (section 12); stages without limits are left out.
 
-    `regions` are those of the gate; by default those of the limits.
+    `regions`: the regions of the gate, by default the regions of the limits.
     """
     regions = sorted({limit.region for limit in limits}) if regions is None else regions
     place = {region: i for i, region in enumerate(regions)}

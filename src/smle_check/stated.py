@@ -161,7 +161,7 @@ class StatedSpecification:
         return bool(self.input_steps or self.output_steps)
 
     def largest(self, slope: dict[int, Fraction], offset: Fraction) -> Fraction:
-        """Bound |slope.x + offset| for x as passed; of a one-hot group, one member counts."""
+        """Bound |slope.x + offset| for x as passed; in a one-hot group, only one member counts."""
         return abs(offset) + sum((abs(v) * size for v, size in self.summed(slope)), Fraction(0))
 
     def summed(self, slope: dict[int, Fraction]) -> list[tuple[Fraction, Fraction]]:
@@ -260,10 +260,10 @@ class StatedSpecification:
         return StatedRule(name, where, parsed, pairs, self.entries(entries[0], where, d, name) if entries else {})
 
     def entries(self, data: Any, regions: list[int], d: int, name: str) -> dict[int, str]:
-        """Read the rules that a table stands for. Each says: where its member is 1, what the table says there.
+        """Read the rules that a table stands for: where its member is 1, each rule says what the table says there.
 
-        That follows from the table wherever the table binds. So a region must hold at every member, as far as its rows
-        over the group say; whatever else the region requires, each of these rules requires, too.
+        A rule follows from the table wherever the table binds. So the rows of a region over the group must hold at
+        every member; whatever else the region requires, each of these rules requires too.
         """
         found: dict[int, str] = {}
         for pair in items(data, f"rule {name!r}: entries"):

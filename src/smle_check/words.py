@@ -12,7 +12,7 @@ from smle_check.names import escaped, flag_of, is_plain, term, visible
 from smle_check.reading import BACKBONE
 from smle_check.stated import StatedLiteral, StatedSpecification
 
-LONG, SHOWN = 24, 8  # terms from which a sum is shortened, and terms then shown
+LONG, SHOWN = 24, 8  # a sum with more terms than the first number is cut to the second
 
 
 def linear_text(terms: dict[int, Fraction], names: list[str]) -> str:
@@ -124,7 +124,7 @@ def head_text(kind: str, tensors: Collection[str], files: Collection[str]) -> li
 
 
 class Proved(NamedTuple):
-    """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, by which margin.
+    """One proved clause (or block of exclusions) in words: head, rule, where it binds, what holds, and its margin.
 
     `obligation` says the same by numbers. `by` is what enforces it in a head of rules: a `clip` or a `check`. Such a
     head lets answers reach the limits, so its margins say nothing.

@@ -30,7 +30,7 @@ REFUSALS = (
     "always true",
     "can never hold",
     "is never true",
-    "part of the requirement only",
+    "only a part of the requirement",
     "mentions no output",
     "Distributing",
 )

@@ -112,8 +112,8 @@ def test_entries_are_named_by_what_a_clause_reads():
     [
         ("cap: {key: article, values: {a: 1, b: 2}}", "y <= 1", "no number for 'c' of 'article'.*default"),
         ("cap: {key: article, values: {a: 1, b: 2, c: 3, d: 4}}", "y <= 1", "'d' is not a category of 'article'"),
-        ("cap: {key: articel, values: {a: 1}}", "y <= 1", "'articel' is no input with categories. Did you mean"),
-        ("cap: {key: w, values: {a: 1}}", "y <= 1", "'w' is no input with categories"),
+        ("cap: {key: articel, values: {a: 1}}", "y <= 1", "'articel' is not an input with categories. Did you mean"),
+        ("cap: {key: w, values: {a: 1}}", "y <= 1", "'w' is not an input with categories"),
         ("cap: {values: {a: 1}}", "y <= 1", "expected 'key' .or 'keys'., and either 'values' or 'file'"),
         ("cap: {key: article, values: [1, 2, 3]}", "y <= 1", "'values' as a mapping of categories to numbers"),
         ("cap: {key: article, values: {a: one, b: 1, c: 1}}", "y <= 1", "Table 'cap', a: expected a number. Got 'one'"),

@@ -31,9 +31,9 @@ _SHRUNK = 200  # inputs to try setting back to a usual value
 class Violation:
     """An input at which a model breaks a rule, judged in exact arithmetic.
 
-    * `rule`: its name; `asks`: its `then`.
-    * `inputs`: those that matter: the rule reads them, or the violation depends on them. The others have usual values.
-      Numbers in the user's units, categories by name, None where the value is missing.
+    * `rule`: its name; `asks`: its `then`, and where it applies.
+    * `inputs`: the inputs that the rule reads or the violation depends on. The others have usual values. Numbers in the
+      user's units, categories by name, None where the value is missing.
     * `row`: all inputs, as in a table.
     * `answer`: the outputs that the rule reads: numbers, True or False for labels, options by name.
     * `outputs`: all numbers behind the answer: logits for labels, a score per option.
@@ -111,9 +111,9 @@ def attack(
 
     Args:
         model: Fitted estimator, function of a table, torch module of features (n, d), path of an ONNX file, or a model
-            of smle. A function returns a column per output: numbers; logits of labels (on from 0 on) or decisions as
-            booleans or integers; a score per option or the options by name.
-        specification: The rules; by default those of the model.
+            of smle. A function returns a column per output: numbers; logits of labels (on at 0 or above) or decisions
+            as booleans or integers; a score per option or the options by name.
+        specification: The rules; by default the model's.
         examples: A table that shows what else the model reads besides the inputs of the rules; the search starts from
             its rows. If it is an array, the model is called with arrays.
         rules: Names of the rules to attack; by default all.
@@ -121,6 +121,8 @@ def attack(
         seed: Seed of the random numbers.
 
     Raises:
+        TypeError: If the model is of another kind, or has no rules and none are given.
+        ValueError: If `tries` is below 1.
         RuleError: If there are no rules, or none of that name.
         DataError: If examples or answers do not fit the rules.
         ModelFormatError: If there is no ONNX file that can be run.
@@ -179,7 +181,7 @@ def _evaluating(model: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _told(subject: Any, spec: Specification, found: Broken, examples: FloatArray | None) -> Violation:
-    """Return a violation in the user's terms, leaving out inputs that can be set to usual values without halving it."""
+    """Return a violation in the user's terms, with inputs at usual values where that does not halve its excess."""
     rule = spec.rules[found.rule]
     only, usual = spec.with_rules((rule,)), _usual(spec, examples)
     x, y = found.x, found.y

@@ -26,7 +26,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class AskedTable:
-    """Turns encoded inputs into the table that a model reads, with the further columns of an example table.
+    """The tables that a model reads, made from encoded inputs, with the further columns of an example table.
 
     Stand-in values are passed as missing. Tables are pandas tables, or arrays if the examples are one.
     """

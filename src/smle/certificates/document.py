@@ -61,7 +61,7 @@ class Certificate:
         return cls(text, block, tensors, files)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep only what was checked, and nothing derived from it."""
+        """Keep what the checker reads, and nothing derived from it."""
         return {"text": self.text, "block": self.block, "tensors": dict(self.tensors), "files": dict(self.files)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Certificate:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON, parsed again at every call, so that changes to the result have no effect."""
+        """The JSON, parsed again on every access, so that changes to the result have no effect."""
         try:
             parsed = smle_check.read_json(self.text, "certificate")
         except smle_check.Rejected as reason:
@@ -107,12 +107,12 @@ class Certificate:
 
     @property
     def domain(self) -> list[str]:
-        """For which inputs it is proved, in words (of an accepted certificate)."""
+        """The inputs for which it is proved, in words (of an accepted certificate)."""
         return domain_text(smle_check.StatedSpecification(self.document["specification"], self.block))
 
     @property
     def head(self) -> list[str]:
-        """Which kind of head is proved, and what is not, in words (of an accepted certificate)."""
+        """The kind of head that is proved, and what is not proved, in words (of an accepted certificate)."""
         return head_text(self.kind, self.tensors, self.files)
 
     def __repr__(self) -> str:

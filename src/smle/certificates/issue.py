@@ -64,7 +64,7 @@ def sealed(
     """Bind and seal what a head states (program, specification, gate, proof), if the exact checker accepts it.
 
     Args:
-        stated: The four fields that kinds of heads write; the format has the others.
+        stated: The four fields that kinds of heads write; the other fields are added here.
         block: certificate.bin, empty if there is none.
         tensors: Those of the head, and `backbone.*` if the model is stored with it.
         files: The files to bind, by role: `model` (model.json), `rules` (rules.yaml), `onnx` (model.onnx).
@@ -185,8 +185,8 @@ def certified(
 ) -> Certificate:
     """Return a certificate for rules, given as the certificate states them: a known draft, or what `find` returns.
 
-    `own` has arrays of this model that no proof depends on, such as units of distances; they replace those of the
-    draft. Raises NotCertifiedError if the checker does not accept the result.
+    `own` has arrays of this model that no proof depends on, such as units of distances; they replace the draft's.
+    Raises NotCertifiedError if the checker does not accept the result.
     """
     key = smle_check.sha256(smle_check.canonical([kind, specification]) + block)
     known, files = _drafts.get(key), files or {}

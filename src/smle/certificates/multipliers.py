@@ -50,7 +50,7 @@ def has_rows(facts: Facts, stated: int | None, seen: int | None) -> bool:
 def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[Row]) -> ExactOptimal | ExactInfeasible:
     """Return where form.x is largest over what is known, under some rows; `x` has all inputs.
 
-    In a group whose columns rows tie to other inputs, shares of members may be chosen; in others, one member.
+    In a group that rows tie to other inputs, several members may have shares; in any other group, one member is 1.
     """
     spec = boxes.spec
     low, high = (list(side) for side in spec.passed[fmt])
@@ -91,7 +91,7 @@ def largest(boxes: Boxes, known: Known, fmt: Binary, form: Form, rows: Sequence[
 
 
 def range_of(boxes: Boxes, known: Known, fmt: Binary, k: int) -> tuple[Fraction, Fraction]:
-    """Return the range of an input where something is known; of a column of a group, the values it may have."""
+    """Return the range that is left to an input; for a column of a group, the values it may have."""
     g = boxes.group.get(k)
     members = None if g is None else known.members.get(g)
     if g is None or members is None:

@@ -1,6 +1,6 @@
 """`smle.verify`, `certify` and `project`, for estimators, corrected models and torch networks.
 
-To project is to give edited rules to a trained model: a new proved head and certificate; what is in front stays.
+Projecting gives edited rules to a trained model: a new proved head and certificate. What is in front of the head stays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def certify(model: Any, *, files: dict[str, bytes] | None = None) -> Certificate
     Raises:
         NotCertifiedError: If a rule cannot be proved, or there are none.
         CertificateError: If the certificate of the model is not accepted.
-        TypeError: If it is anything else.
+        TypeError: If the model is anything else.
     """
     if not hasattr(model, "certificate_"):
         from smle.heads.box.network.assurance import certify as certify_network
@@ -68,12 +68,12 @@ def verify(model: Any) -> Any:
 
     Returns:
         For a `BoxNetwork`, the verdicts, one for each obligation: `Holds`, `NotProved`, `Violated` or `Unknown`. For an
-            estimator, a corrected model or a `SafeNetwork`, which always have a proof, what is proved, checked again.
+            estimator, a corrected model or a `SafeNetwork`, what its certificate proves, checked again.
 
     Raises:
         CertificateError: If the certificate of the model is not accepted.
-        NotCertifiedError: If an estimator or corrected model has none.
-        TypeError: If it is anything else.
+        NotCertifiedError: If an estimator or corrected model has no certificate.
+        TypeError: If the model is anything else.
     """
     if hasattr(model, "certificate_"):
         return certify(model).check()
@@ -98,13 +98,13 @@ def project(model: Any, spec: Specification | None = None, *, X: Any = None, y: 
     Args:
         model: A fitted estimator, or a `BoxNetwork`.
         spec: The rules for an estimator, its own or edited ones. A network already has its rules.
-        X: For an estimator, table with the input columns; see `smle.estimators.project_model`.
+        X: For an estimator, table with the input columns. With X and y, the heads of a box are fitted again.
         y: For an estimator, table with the output columns.
         margin: For a network, extra room to keep in every clause, in the units of its left-hand side.
 
     Raises:
         NotCertifiedError: If no safe heads were found.
-        TypeError: If it is anything else, or arguments are those of the other kind.
+        TypeError: If the model is anything else, or an argument is for the other kind of model.
     """
     if isinstance(model, SafeEstimator):
         if margin:

@@ -65,7 +65,7 @@ def load(
         CertificateError: If the certificate does not fit the files.
         NotCertifiedError: If there are rules but no certificate, or no rules and a certificate is required.
         ModelFormatError: If the folder is not a model folder.
-        ValueError: If a certificate is required but not to be checked.
+        ValueError: If `require_certificate=True` meets `verify=False`.
     """
     if require_certificate and not verify:
         raise ValueError("require_certificate=True needs verify=True: a certificate that is not checked says nothing.")
@@ -90,7 +90,7 @@ def load(
 
 
 def read_model(folder: str | PathLike[str], *, verify: bool = True) -> SafeEstimator:
-    """Like `load`, but without a warning for models without rules."""
+    """Load an estimator without the warning of `load` about models without rules."""
     record = read_record(folder)
     kind = KINDS.get(str(record.description.get("kind")))
     if record.description.get("kind") in _MODULES:

@@ -32,9 +32,9 @@ class Outcome(NamedTuple):
     """What a head serves to n rows.
 
     * `given` (n, width): the model's answers at the rows' own inputs; for a box, its embedding.
-    * `outputs` (n, m) in float32: what is served.
-    * `by` (n,): how a row was served: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored
-      safe one; 3 an allowed answer of a search that was cut short.
+    * `outputs` (n, m) in float32: the answers served.
+    * `by` (n,): what each row got: 0 its own answer, possibly clipped; 1 the nearest allowed answer; 2 the stored safe
+      one; 3 an allowed answer from a search that was cut short.
     """
 
     given: Array
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 
 
 class HeadProgram(Protocol):
-    """The program of a certified head, in NumPy. Nothing is computed behind it."""
+    """The program of a certified head, in NumPy. Its outputs are served unchanged."""
 
     @property
     def width(self) -> int:
@@ -51,10 +51,10 @@ class HeadProgram(Protocol):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether these are answers in the order of the outputs, rather than an embedding."""
+        """Whether it reads answers in the order of the outputs, rather than an embedding."""
 
     def serve(self, X: Array, ask: Ask) -> Outcome:
-        """Serve encoded inputs X (n, d), float32 or float64, asking the model once or more often."""
+        """Serve encoded inputs X (n, d) in float32 or float64; may ask the model more than once."""
 
     def bits_of(self, X: Array) -> Mask:
         """Return a mask of the gate's regions that each row lies in (n, regions)."""
@@ -88,7 +88,7 @@ class AsksOnce(ABC):
         return self(X, answers), np.zeros(len(answers), dtype=np.int8)
 
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
-        """Return the derivatives of served answers (n, m) by answers (n, width); kept answers pass them on."""
+        """Return the derivatives of served answers (n, m): kept answers move with the model's, others do not move."""
         return Slopes(~changed_bits(answers, served), np.abs(answers) <= float(WIDE), None)
 
     def serve(self, X: Array, ask: Ask) -> Outcome:
@@ -101,7 +101,8 @@ class AnswersProgram(AsksOnce):
     """A program made from a certificate, for answers in the order of the outputs.
 
     Attributes:
-        certificate, specification: What it is made from, and the rules in it.
+        certificate: What the program is made from.
+        specification: The rules in the certificate.
         labels: The outputs that are labels.
         regions: The regions of the gate.
         stored: The tensors of the head, by name.
@@ -126,7 +127,7 @@ class AnswersProgram(AsksOnce):
         return self._shape[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.certificate,)  # what was prepared is prepared again
+        return type(self), (self.certificate,)  # a copy prepares everything anew
 
     def _wrong_shapes(self, X: Array, answers: Array) -> ValueError:
         rows, (d, m) = len(answers), self._shape
@@ -135,21 +136,21 @@ class AnswersProgram(AsksOnce):
         )
 
     def _native(self, X: Array) -> Array:
-        """Return inputs in a format of this machine."""
+        """Return inputs in this machine's byte order."""
         kind = X.dtype.newbyteorder("=")
-        if kind not in FORMATS:  # a conversion may round, and the rules would hold elsewhere
+        if kind not in FORMATS:  # converting may round, and then the rules would hold at other inputs
             raise TypeError(f"Expected inputs in float32 or float64. Got {X.dtype}.")
         return X.astype(kind, copy=False)
 
     def _inside(self, X: Array) -> Array:
-        """Clamp inputs to the domain, in float64, with the lower end for NaN."""
+        """Return inputs in float64, clamped to the domain; NaN becomes the lower end."""
         lower, upper = self._domain[X.dtype.itemsize]
         return np.asarray(np.fmin(np.fmax(X, lower), upper).astype(np.float64, copy=False))
 
     def _leaves(self, rows: int, holds: Callable[[Any, Numbers], Mask]) -> Iterator[tuple[Numbers, Array, Array]]:
         """Yield the rows of each leaf of the tree, with slope (m, d) and offset (m,) of its answer.
 
-        `holds` returns for which of some rows a question of the tree is answered by yes.
+        `holds(question, rows)` returns a mask of the rows that answer a question of the tree with yes.
         """
         leaves = zip(self.stored["safe.slope"], self.stored["safe.offset"], strict=True)
         stack = [(self.tree, np.arange(rows))]
@@ -167,12 +168,13 @@ class HeadKind:
     """A kind of head.
 
     Attributes:
-        certify: From rules to a certificate: `certify(spec, default=, scale=, files=)`.
-        program: From a certificate to what runs.
-        nodes: From a certificate to the parts of an ONNX graph that propose answers, and how many per row; the checker
-            prints the certified nodes.
-        words: From a certificate's statement of its program to one line about the head, for reports.
-        suits: Whether it serves these rules behind any model. The last suitable head in the table is chosen.
+        certify: Makes a certificate from rules: `certify(spec, default=, scale=, files=)`.
+        program: Makes what runs from a certificate.
+        nodes: Returns the parts of an ONNX graph that propose answers, and how many answers per row; the checker prints
+            the certified nodes.
+        words: Returns one line about the head for reports, from what a certificate states about its program.
+        suits: Returns whether the head serves these rules behind any model. The last suitable head in the table is
+            chosen.
     """
 
     certify: Callable[..., Certificate]

@@ -1,6 +1,6 @@
 """Derivatives of what a head serves. Heads are piecewise affine: each row has one derivative, by answers and by inputs.
 
-They are not part of what is served or proved. At the border of two pieces, the derivative is that of one of them.
+Derivatives are neither served nor proved. Where two pieces meet, the derivative is that of one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER = 0x7FFFFFFF  # all bits of a float32 but its sign
 def changed_bits(own: npt.NDArray[Any], final: npt.NDArray[Any]) -> Mask:
     """Return a mask of the float32 numbers that changed, by their bits; the two zeros count as equal.
 
-    Comparing numbers would not do: a processor that flushes tiny numbers to 0 would call them equal.
+    Comparing numbers is not enough: a processor that flushes tiny numbers to 0 would call them equal.
     """
     a, b = own.view(np.int32), final.view(np.int32)
     return np.asarray((a != b) & ((a | b) & _NUMBER != 0))
@@ -33,7 +33,7 @@ class SlopePart(Protocol):
     """The contribution of some rows and outputs to derivatives."""
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and answers (n, width)."""
+        """Add the gradients of outputs weighted by v (n, m) to `by_inputs` (n, d) and `by_answers` (n, width)."""
 
     def push(self, inputs: Array, answers: Array, outputs: Array) -> None:
         """Add to outputs (n, m) how they move with inputs and answers."""
@@ -72,7 +72,7 @@ class Slopes:
     parts: Sequence[SlopePart] = ()
 
     def pull(self, v: Array, columns: int) -> tuple[Array, Array]:
-        """Return the gradients of outputs weighted by v (n, m), by inputs (n, columns) and answers (n, width)."""
+        """Return gradients by inputs (n, columns) and by answers (n, width) of outputs weighted by v (n, m)."""
         by_inputs, by_answers = np.zeros((len(v), columns)), np.zeros(self.usable.shape)
         if self.kept.any():
             np.copyto(by_answers, v, where=self.kept)

@@ -30,7 +30,7 @@ def head_of(certificate: Certificate) -> HeadKind:
 
 
 def program_of(certificate: Certificate) -> HeadProgram:
-    """Return the program of a certificate. It is made once for all who use it."""
+    """Return the program of a certificate, made on first use and then shared."""
     program: HeadProgram | None = certificate.made.get("program")
     if program is None:
         program = certificate.made["program"] = head_of(certificate).program(certificate)
@@ -44,8 +44,8 @@ def certify_head(
     scale: npt.ArrayLike | None = None,
     files: dict[str, bytes] | None = None,
 ) -> Certificate:
-    """Certify the head that suits any model: the grid for outputs in steps, else the head of rules.
+    """Certify the head that suits any model: the grid head for steps and equalities, else the head of rules.
 
-    Arguments and errors are those of `certify_rules`.
+    Takes the arguments of `certify_rules`, and raises its errors.
     """
     return HEADS[head_for(spec)].certify(spec, default=default, scale=scale, files=files)

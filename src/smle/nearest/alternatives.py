@@ -149,7 +149,7 @@ def nearest_points(block: Block, active: Mask, X: Array, t: Array) -> NearestPoi
 
 
 def _parts_of(block: Block, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask | None]:
-    """Return nearest points of the parts of what is allowed, and the positions of the nearest of them (n, ranks).
+    """Return the nearest points of the parts of what is allowed, and the positions of the best ones (n, ranks).
 
     The last value marks searches that were cut short (n,), or is None.
     """
@@ -170,7 +170,7 @@ def _cost(block: Block, z: Array, p: Array) -> Array:
 
 
 def _search(block: Block, p: Array, b: Array, active: Mask, imposed: Mask) -> tuple[_Nodes, Numbers, Mask]:
-    """Search all rows narrowly, then those for which that was too narrow again, widely."""
+    """Search all rows narrowly, then search widely where that was too narrow."""
     nodes, place, cut = _levels(block, p, b, active, imposed, _BEAM)
     rows, most = np.flatnonzero(cut), _NODES // _WIDE_BEAM
     for part in (rows[i : i + most] for i in range(0, len(rows), most)):

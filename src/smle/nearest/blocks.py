@@ -1,7 +1,7 @@
-"""What is prepared to find nearest answers: a block for all outputs that rules tie together.
+"""Blocks: what is prepared to find nearest answers, for each group of outputs that rules tie together.
 
-Labels tied together only by rules among labels: `labels`. All others: a `Block`, rows and bounds in floats, which
-`alternatives` searches in NumPy and `onnx` prints as nodes.
+Labels that only rules among labels tie together become a `LabelBlock`. Any other group becomes a `Block`, rows and
+bounds in floats, which `alternatives` searches in NumPy and `onnx` prints as nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pairs = npt.NDArray[np.int32]
 
 AT = 2.0**-30  # tolerance for equal numbers, relative to the largest output in its unit
 _PIECES = 4  # up to this many choices are tried at once
-_SMALLEST = 2.0**-126  # a label that is off is at most the negative of it
+_SMALLEST = 2.0**-126  # a label that is off is at most minus this
 _MOST_PAIRS = 20_000  # exclusions that become clauses if labels are tied to other outputs
 
 
@@ -43,7 +43,8 @@ class Block:
         bound, slope: The bounds of the literals, `bound - slope.x`: (J,), (J, d).
         rows: What finds the nearest points under literals; `is_box` if each is about one output.
         pieces: How many choices of a literal per clause there are.
-        imposes: The literals of each choice, by clause (C, pieces x J); of single ones if there are too many to try.
+        imposes: The literals of each choice, by clause (C, pieces x J). If there are too many choices to try, there is
+            one piece, with the clauses of a single literal.
         pins: Pairs of rows that leave one output a single number: (rows, output, number).
         unpinned: 0 for these rows, 1 for others.
         looked_up: A mask of inputs that are members of one-hot groups (d,).

@@ -20,7 +20,7 @@ _SUMS = 2.0**-44  # relative to the terms of a sum: more than what the check tak
 
 
 def on_float_steps(y: Array, over: Array, b: Array, imposed: Mask) -> Array:
-    """Return float32 numbers near y (n, k) with over y <= b in the imposed rows (n, J), where that is reached.
+    """Return float32 numbers near y (n, k), with over y <= b in the imposed rows (n, J) as far as the search succeeds.
 
     Shapes: over (J, k), b (J,) or (n, J).
     """

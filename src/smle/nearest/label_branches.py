@@ -44,7 +44,7 @@ class Branches:
     def nearest(self, on: Mask, costs: Costs) -> tuple[Mask, Mask, Mask]:
         """Return sets (n, k), whether they are allowed (n,), and whether the search was cut short (n,).
 
-        Among sets of equal cost, the one that keeps labels unchanged, from the first label on.
+        Of sets of equal cost, the search takes the one that keeps the first labels unchanged; the solver takes any.
         """
         sets, allowed, cut = on.copy(), np.zeros(len(on), dtype=bool), np.zeros(len(on), dtype=bool)
         for row in range(len(on)):
@@ -118,7 +118,7 @@ _OPEN, _SETTLED, _TURNED = 0, 1, 2
 
 
 class BranchSearch:
-    """Searches one row, depth first. Labels are open, fixed as they are, or turned; consequences are propagated."""
+    """A depth-first search for one row. Labels are open, fixed as they are, or turned; consequences are propagated."""
 
     def __init__(
         self, clauses: Sequence[Clause], on: Sequence[bool], prices: Sequence[int], known: list[int] | None
@@ -131,7 +131,7 @@ class BranchSearch:
         self.able = [0] * len(clauses)  # open labels that would meet it
         self.labels: list[
             tuple[list[int], list[int]]
-        ] = []  # for each clause, the labels that keep it met, and those that would meet it
+        ] = []  # for each clause, the labels that keep it met, and the labels that would meet it
         for c, clause in enumerate(clauses):
             keeping, turning = list[int](), list[int]()
             for label, state in clause:

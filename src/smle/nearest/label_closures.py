@@ -1,7 +1,7 @@
 """The nearest set of labels under implications alone, exactly, for any number of labels: a maximum-weight closure.
 
 Labels that imply each other are merged. If each implies at most one other (a forest), weights are added up from the
-leaves; otherwise a minimum cut is computed. Among sets of equal cost, the one with the fewest labels on.
+leaves; otherwise a minimum cut is computed. Of sets of equal cost, the one with the fewest labels on is taken.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Closure:
     def _cut(self, weights: Costs) -> Mask:
         """Return the nodes on the source side of a minimum cut: the smallest such set, whatever the flow.
 
-        The source feeds nodes that gain, nodes that lose feed the sink, and a node feeds those that it implies. The
+        The source feeds nodes that gain, nodes that lose feed the sink, and a node feeds the nodes that it implies. The
         flow is found in a coarse unit first, the rest in finer ones.
         """
         size, (lower, upper) = self._count, self._edges.T

@@ -24,7 +24,7 @@ DEAD = 2**62  # more than any set costs
 _SIZES = ((2_000, 0), (30_000, 10))  # (nodes to try, and more for each label): every order with few nodes first
 _ROUNDS, _MOST_TIES = 30, 100_000  # rounds of improving an order; beyond this many ties it is not improved
 _AT_ONCE = 2**24  # nodes times rows
-_FEW = 64  # nodes of a level, up to which one row is answered in plain Python
+_FEW = 64  # up to this many nodes per level on average, a single row is answered in plain Python
 
 
 class Diagram:
@@ -41,7 +41,7 @@ class Diagram:
     def nearest(self, on: Mask, costs: Costs) -> Mask:
         """Return the cheapest allowed sets (n, k), given which labels are `on` and the price of turning each.
 
-        Among sets of equal cost, the one that keeps labels unchanged, from the first label of `order` on.
+        Of sets of equal cost, it takes the one that keeps the first labels of `order` unchanged.
         """
         if len(on) == 1 and self.size <= _FEW * len(self.arcs):
             return self._of_one(on[0].tolist(), costs[0].tolist())
@@ -176,7 +176,7 @@ def _compiled(
 ) -> list[list[tuple[int, int]]] | None:
     """Return for each level the two next nodes of each node, -1 for a dead end; None if there are more than `most`.
 
-    What remains of a clause is its tail in the order. Tails are numbered, and a state is the set of those still to be
+    What remains of a clause is its tail in the order. Tails are numbered, and a state is the set of tails still to be
     met, as bits of an integer. The first k are "this label is off", the tail of a pair.
     """
     k, place = len(order), {label: i for i, label in enumerate(order)}

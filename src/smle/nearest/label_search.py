@@ -1,11 +1,11 @@
-"""The nearest allowed set of labels, exactly, for any clauses. The answer to a row does not depend on other rows.
+"""The nearest allowed set of labels for any clauses, exact unless cut short. Rows do not depend on each other.
 
 Turning a label costs the size of its logit, the log-likelihood given up. Prices are rounded to 20 binary digits, in
 units of 2^-20, and are at least one unit, so that last bits of logits decide nothing. Labels tied together by clauses
 are searched apart from others:
 
 * implications alone ("not a, or b"): a closure, for any number of labels (`label_closures`);
-* a decision diagram, if one of 30,000 nodes and 10 more for each label is found (`label_diagrams`);
+* a decision diagram, if one with at most 30,000 nodes plus 10 per label is found (`label_diagrams`);
 * else branch and bound, cut short after a fixed number of steps (`label_branches`).
 
 The first two always end. The rules alone decide which is used, so that a row gets the same labels in every batch.
@@ -36,7 +36,7 @@ Clause = Sequence[tuple[int, bool]]
 DIGITS = 20
 SPLIT = 2.0**33 + 1  # a product with it splits off the first 20 of 53 digits
 _MOST_PAIRS = 1_000_000  # exclusions of a diagram
-_DENSE = 0.05  # share of excluding pairs above which all are stored
+_DENSE = 0.05  # share of pairs that exclude each other, above which their matrix is dense
 
 
 class NearestSets(NamedTuple):
@@ -66,7 +66,7 @@ def prices_of(logits: Array) -> Costs:
 
 
 class LabelSearch:
-    """Maps logits (n, k) to the nearest sets of labels that clauses and exclusions allow.
+    """The search that maps logits (n, k) to the nearest sets of labels that clauses and exclusions allow.
 
     Args:
         k: Number of labels.

@@ -74,7 +74,7 @@ class LabelBlock:
         self._known: OrderedDict[bytes, LabelSearch] = OrderedDict()
 
     def solve(self, active: Mask, X: Array, t: Array) -> Turned:
-        """Return logits near those of answers t (n, m), given which parts of the rules are active."""
+        """Return logits near answers t (n, m), given which parts of the rules are active."""
         n, logits, binds = len(t), t[:, self.outputs], active[:, self.parts]
         if not len(self.switches):
             found = self.search(np.ones(len(self.parts), dtype=bool)).nearest(logits)
@@ -95,7 +95,7 @@ class LabelBlock:
 
     @cached_property
     def switched(self) -> Diagram | None:
-        """The diagram of all rules, with one more label, which is never turned, for each rule that may not apply."""
+        """The diagram of all rules, None if too large. A rule that may not apply is a label that is never turned."""
         k, switch = len(self.outputs), {int(rule): i for i, rule in enumerate(self.switches)}
         clauses, apart = [], [np.empty((0, 2), dtype=np.intp)]
         ends = [[(k + switch[rule], False)] if rule >= 0 else [] for rule in self._gates.tolist()]

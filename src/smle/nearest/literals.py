@@ -85,7 +85,7 @@ def choose_literals(
 
     Literals `g.y <= h` have shapes g (k, m), h (k,); `owner` (k,) is the clause of each, `room` (k,) the share of the
     room it keeps, up to `most`. Outputs stay within `reach` (m,) of `near` (m,). Clauses that share no output are
-    searched apart, equal ones once. None if no such output was found.
+    searched apart, and equal searches run once. None if no such output was found.
     """
     order = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[order], np.arange(int(owner.max()) + 1))

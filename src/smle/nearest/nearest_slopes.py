@@ -46,7 +46,7 @@ class Faces:
         return u + tight_multipliers(ridged, over - u @ gram, self.on)  # corrects for the ridge
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and answers (n, m)."""
+        """Add the gradients of outputs weighted by v (n, m) to `by_inputs` (n, d) and `by_answers` (n, m)."""
         block, at = self.block, np.ix_(self.rows, self.block.outputs)
         w = v[at] * block.unit * self.weight[:, None]
         u = self._multipliers(w @ block.N.T)

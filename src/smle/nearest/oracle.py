@@ -3,7 +3,8 @@
 Numbers and scores of choices: squared error, exact up to a margin that makes the result satisfy the rules in exact
 evaluation. Labels: cross-entropy with epsilon 1e-6, exact; labels that rules tie to numbers, directly or through other
 labels: squared error of p - 1/2, together with these numbers. Outputs that no clause ties together are independent
-problems; rows with the same active rules are solved together. A warning counts the rows whose search did not end.
+problems; rows with the same active rules are solved together. For numbers, a warning counts the rows whose search did
+not end.
 
     labels: maximize  sum over labels that are on of  w_l = log max(p_l, eps) - log max(1 - p_l, eps)
 
@@ -48,7 +49,7 @@ def to_scores(spec: Specification, Y: Array) -> Array:
 
 
 def common_units(scale: npt.ArrayLike, labels: npt.NDArray[np.bool_]) -> Array:
-    """Return the units (m,) for distances of outputs with these spreads; those of labels stay.
+    """Return the units (m,) for distances of outputs with these spreads; labels keep theirs.
 
     Numbers whose spreads lie within a factor of ten share one unit, their geometric mean: rules mostly add up numbers
     of one kind, and users then expect this nearest answer. Numbers of different sizes keep their own.
@@ -78,7 +79,8 @@ def nearest_outputs(
         Outputs (n, m): labels as 0 or 1, numbers unchanged if they are allowed; NaN where none was found.
 
     Raises:
-        DataError: If shapes do not fit or a label is not in [0, 1].
+        DataError: If shapes do not fit, outputs are not finite, a label is not in [0, 1], or labels tied to numbers
+            have too many exclusions.
     """
     X = np.asarray(X) if np.asarray(X).dtype == np.float32 else np.asarray(X, dtype=np.float64)
     targets = np.asarray(Y, dtype=np.float64)
@@ -238,7 +240,7 @@ def weights_of(probabilities: Array) -> Array:
 def most_likely_labels(
     probabilities: Array, pairs: npt.NDArray[np.int32], clauses: Sequence[Sequence[Sign]] = ()
 ) -> Array:
-    """Return the most likely allowed 0/1 patterns; NaN where no pattern is allowed.
+    """Return the most likely allowed 0/1 patterns; NaN where no pattern is allowed, or the search did not end.
 
     Shapes: probabilities (n, m), pairs (p, 2); clauses are lists of (label, on). Returns (n, m).
     """

@@ -60,7 +60,7 @@ class Polyhedron:
 
     @property
     def at_once(self) -> int:
-        """Up to how many points are found without preparing further sets, so that several threads may ask."""
+        """The most points that are found without preparing further sets, so that several threads may ask."""
         return max(_TRIED_TOGETHER // len(self._all), 1) if self._prepared else 2**31
 
     def trim(self) -> None:

@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 TINY = 2.0**-126
 _FIRST_MOVES = (2.0**-18, 2.0**-12, 2.0**-7)  # toward the safe answer, directly after a point
 _ON_STEPS = -1.0  # instead of a move: the point itself, on float32 numbers that obey
-_FAR_MOVE = 2.0**-7  # from here on, an answer is no longer the nearest
+_FAR_MOVE = 2.0**-7  # after a move this far or farther, an answer no longer counts as the nearest
 _LAST_MOVES = (2.0**-4, 0.25, 0.5, 1.0)  # after all points
 _NEAR = float(WIDE) ** 2
 
@@ -55,13 +55,13 @@ class BlockPoints:
 
 
 class Proposals:
-    """Proposes candidates for rows whose answers break an active clause, nearest first.
+    """Candidates for rows whose answers break an active clause, nearest first.
 
     Args:
         clauses: The rules' clauses.
         scale: Spread of each output (m,), the unit of distances.
         h_checked: The bounds (L,) with which the head compares `g.y + s.x`.
-        default: What replaces answers that are NaN, infinite or far beyond, (m,).
+        default: What replaces answers that are NaN, infinite or far too large, (m,).
     """
 
     def __init__(self, clauses: Clauses, scale: Array, h_checked: Array, default: Array) -> None:
@@ -73,7 +73,7 @@ class Proposals:
     def first(self, active: Mask, X: Array, t: Array, passed: Mask | None = None) -> tuple[Array, BlockPoints]:
         """Return candidates (n, m), and what was found. Shapes: active (n, parts), X (n, d), t (n, m).
 
-        Columns of `active` are those of `Clauses.parts`. A candidate without any hope is NaN. `passed` (n, blocks):
+        `active` has the columns of `Clauses.parts`. Candidates are NaN where none was found. `passed` (n, blocks):
         where answers stay as they are; None: nowhere.
         """
         flat, p = t.ravel(), t
@@ -112,7 +112,7 @@ class Proposals:
                 return
             rounded = _rounded(y)
             held = np.stack([own.holds(rounded, rows) for own in solved])
-            # Parts that obey stay. If all seem to, the head sees something this check does not, and all move.
+            # Parts that obey stay. If all seem to obey, the head sees something this check does not, so all move.
             for part, own, left in zip(self.parts, solved, ~held | held.all(axis=0), strict=True):
                 goal = goals[np.ix_(rows[left], part.outputs)]
                 if move == _ON_STEPS and isinstance(own, NearestPoints):

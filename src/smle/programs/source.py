@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Function = Callable[[Array, Array], Array]
 _LONG = 500  # operands of one expression
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_FEW_LIMITS = 8  # printed one by one
+_FEW_LIMITS = 8  # up to this many limits are printed one by one
 
 
 Groups = Sequence[Sequence[int]]
@@ -50,7 +50,7 @@ def _columns_summed(ops: Sequence[Op], tensors: Mapping[str, Array]) -> set[int]
 
 
 class _Printer:
-    """Shared by both kinds of functions. A value has the name of the operation that makes it, and a number.
+    """What both kinds of printed functions share. Values are numbered: inputs x0, x1, ..., outputs q0, bits b0, ...
 
     Operators work for numbers and arrays alike. Signs go into constants, never inputs: a product may flush small
     numbers to zero. There is no NaN after `clamp` and `within`, so `<` is the opposite of `>=`.
@@ -172,7 +172,7 @@ def _place(x: list[float], start: int, stop: int) -> int:
 
 
 class PrintedRows(_Printer):
-    """Row by row, in Python floats. A sum is computed only if its limit is active."""
+    """A function printed row by row, in Python floats. A sum is computed only if its limit is active."""
 
     word = " and "
     start = "    served = []\n    for x, q in zip(features.tolist(), answer.tolist()):"
@@ -212,7 +212,7 @@ class PrintedRows(_Printer):
 
 
 class Columns(_Printer):
-    """Column by column, in NumPy. Constants are arrays, which NumPy reads faster than numbers."""
+    """A function printed column by column, in NumPy. Constants are arrays, which NumPy reads faster than numbers."""
 
     word = " & "
     body = " " * 4

@@ -25,7 +25,7 @@ _SAMPLES_PER_REGION = 32
 
 
 class _Search:
-    """Remembers conflicts, implications and sampled points across searches."""
+    """A search that remembers conflicts, implications and sampled points for the next one."""
 
     def __init__(self, spec: Specification, regions: Sequence[tuple[int, ...]], rows: Sequence[GuardRow]) -> None:
         self.regions = regions

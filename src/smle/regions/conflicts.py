@@ -54,7 +54,7 @@ class Point:
 
 
 class Prover:
-    """Decides whether sets of guard rows can hold together in the domain of a specification."""
+    """A prover that decides whether sets of guard rows can hold together in the domain of a specification."""
 
     def __init__(self, spec: Specification, rows: Sequence[GuardRow]) -> None:
         self.rows = tuple(rows)

@@ -16,7 +16,7 @@ __all__ = ["EXPANDED_PAIRS", "Clash", "Consistency", "room_at", "statements"]
 _SECONDS = 10.0  # time limit for explaining a refusal
 _SUBSETS = 200  # smaller sets to try before reporting a minimal conflict
 EXPANDED_PAIRS = 300
-"""The exclusions of a rule are not checked one by one beyond this many."""
+"""Check the exclusions of a rule one by one up to this many."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Clash:
 
 
 class Consistency:
-    """Answers exact questions about sets of rules of one specification."""
+    """Exact answers about sets of rules of one specification."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec

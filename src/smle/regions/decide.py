@@ -70,7 +70,7 @@ class Witness:
 
 
 class Decider:
-    """Decides statements over the domain of a specification."""
+    """A search that decides statements over the domain of a specification."""
 
     def __init__(self, spec: Specification) -> None:
         self.spec = spec
@@ -109,7 +109,7 @@ class Decider:
         """Return a pair that satisfies all half-spaces, clauses and exclusions, or None.
 
         If None, `core` holds the tags of the clauses and exclusions that the refutation used. Raises Undecided after
-        too many nodes.
+        too many nodes, or after the deadline `end`.
         """
         self._nodes, self._most = 0, MAX_NODES
         start: list[Unit] = [(unit, None) for unit in units]
@@ -271,7 +271,7 @@ class Decider:
         return None
 
     def _tied_to_inputs(self, rows: Sequence[HalfSpace]) -> list[HalfSpace]:
-        """Return the rows that mention an input, and those that share outputs with them."""
+        """Return the rows that mention an input, and the rows that share outputs with these."""
         chosen = [row for row in rows if row.coefficients[0][0] < self.d]
         rest = [row for row in rows if row.coefficients[0][0] >= self.d]
         outputs = {i for row in chosen for i, _ in row.coefficients if i >= self.d}
@@ -286,7 +286,7 @@ class Decider:
 
 
 def _split(row: HalfSpace, group: Collection[int]) -> tuple[HalfSpace, dict[int, Fraction]]:
-    """Split a half-space into the part without the columns of a group, and the coefficients of these."""
+    """Split a half-space into the part without the columns of a group, and the group's coefficients."""
     part = {i: v for i, v in row.coefficients if i in group}
     rest = tuple((i, v) for i, v in row.coefficients if i not in group)
     return (HalfSpace(rest, row.bound, row.strict) if part else row), part
@@ -299,7 +299,7 @@ def _with(row: HalfSpace, part: Mapping[int, Fraction], member: int) -> HalfSpac
 
 
 def _open(options: Iterable[tuple[HalfSpace, Mapping[int, Fraction]]], member: int) -> tuple[HalfSpace, ...] | None:
-    """Return split options that still depend on something with one member at 1, or None if another one holds."""
+    """Return the split options that stay open with one member at 1, or None if one of them holds."""
     fixed = [_with(*option, member) for option in options]
     if any(not option.coefficients and option.holds(()) for option in fixed):
         return None

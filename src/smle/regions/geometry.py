@@ -210,7 +210,7 @@ class Region:
 
 
 class RegionMaximum:
-    """max c.x over one region, for many directions c: closed form on boxes, a warm-started LP otherwise."""
+    """The maximum of c.x over one region, for many directions c: closed form on boxes, a warm-started LP otherwise."""
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -232,7 +232,7 @@ class RegionMaximum:
     def __call__(self, slopes: Array) -> tuple[Array, Array, Array]:
         """Return (bounds, mu, x). Shapes: slopes (k, d) -> (k,), (k, r), (k, d).
 
-        Bounds are those of `Region.price` for mu. If the LP fails, mu is zero, x is NaN, and `failure` has the reason.
+        `Region.price` gives the bounds for mu. If the LP fails, mu is zero, x is NaN, and `failure` has the reason.
         """
         region, domain = self.region, self.region.domain
         mu = np.zeros((len(slopes), len(region.numbers)))

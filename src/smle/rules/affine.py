@@ -1,4 +1,4 @@
-"""Expression trees to affine forms over input and output columns, with exact rational coefficients.
+"""Turns expression trees into affine forms over input and output columns, with exact rational coefficients.
 
 `abs`, `max` and `min` are kept as `Largest` parts; `normalize.py` writes them out as cases.
 """
@@ -145,7 +145,7 @@ def _times(form: Affine, times: Affine, node: Node) -> Affine:
             "quotient with constants, or with quotients by the same divisor."
         )
     if form.dates:
-        raise RuleError(f"{quote(node)} is a date beside a quotient, which is a number.")
+        raise RuleError(f"{quote(node)} is a date, but the quotient beside it is a number.")
     return times.scaled(form.constant)
 
 

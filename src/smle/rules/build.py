@@ -1,4 +1,4 @@
-"""Plain data, from a YAML file or a Python call, to a Specification."""
+"""Builds a Specification from plain data: the contents of a YAML file, or the arguments of a Python call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from smle_check.names import twins
 __all__ = ["PARTS", "build", "check_keys", "to_fraction"]
 
 PARTS: dict[str, Any] = {"inputs": {}, "outputs": [], "labels": [], "choices": {}, "constants": {}, "tables": {}}
-"""The parts of a rules file beside the rules, with what they are if left out."""
+"""The parts of a rules file beside the rules, each with its value if it is left out."""
 
 # A rule, the tree of `when`, the tree of `then`.
 _Read = tuple[Rule | RuleText, Node | None, Node | NeverTogether | None]
@@ -347,8 +347,7 @@ def _compiled(
     """Compile one rule; a lookup by several inputs at once gives several rules.
 
     A `Rule` that is already compiled is kept, unless it tests for missing values: its columns depend on the other
-    rules.
-    Errors name the line of `when` or `then`.
+    rules. Errors name the line of `when` or `then`.
     """
     if isinstance(item, Rule) and (then is None or not (_asked(when) or _asked(then))):
         yield replace(item, regions=regions_of_rule(when, names)) if _asked(when) else item

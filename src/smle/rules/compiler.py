@@ -237,7 +237,7 @@ def _separate(terms: Terms, pairs: npt.NDArray[np.int32]) -> tuple[Terms, tuple[
         conditions.add(frozenset())
     if len(conditions) > 1:
         raise RuleError(
-            "The condition on inputs applies to a part of the requirement only. "
+            "The condition on inputs applies to only a part of the requirement. "
             "Put it into 'when', in a rule of its own."
         )
     (shared,) = conditions or {frozenset()}

@@ -38,7 +38,7 @@ class NeverTogether:
         self._stated, self._by_number = pairs, by_number
 
     def numbers(self, labels: Sequence[str]) -> Pairs:
-        """Return sorted, distinct pairs of label numbers. Raises RuleError for other pairs."""
+        """Return sorted, distinct pairs of label numbers. Raises RuleError unless each names two different labels."""
         stated = self._stated
         if isinstance(stated, Mapping):
             pairs = _from_ranges(stated)

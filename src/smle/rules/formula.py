@@ -83,7 +83,7 @@ class HalfSpace(NamedTuple):
         return HalfSpace(tuple((i, -v) for i, v in self.coefficients), -self.bound, not self.strict)
 
     def scaled(self) -> HalfSpace:
-        """Return it with 1 or -1 as the first coefficient, if there is one."""
+        """Return the half-space scaled so that its first coefficient, if any, is 1 or -1."""
         if not self.coefficients or abs(self.coefficients[0][1]) == 1:
             return self
         scale = abs(self.coefficients[0][1])

@@ -1,8 +1,9 @@
 """Grids: which outputs are whole numbers of a step, their steps, and their ranges.
 
-If an output has a step, or a rule states an equality, all outputs are on a grid. An output without a step takes that of
-the outputs that equalities tie it to, or the smallest power of two at which float32 still holds its range. Ranges come
-from limits that hold everywhere, from what these imply through sums, and from a stated `range:`, never from data.
+If an output has a step, or a rule states an equality that limits cannot hold (see `is_held`), all outputs are on a
+grid. An output without a step takes that of the outputs that equalities tie it to, or the smallest power of two at
+which float32 still holds its range. Ranges come from limits that hold everywhere, from what these imply through sums,
+and from a stated `range:`, never from data.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Grid:
 
 
 def largest_multiple(step: Fraction) -> Fraction | None:
-    """Return up to where float32 tells multiples of a step apart, or None if nowhere."""
+    """Return the multiple of a step up to which float32 tells all multiples apart, or None if there is none."""
     most = bisect_left(range(1, SINGLE + 1), True, key=lambda number: not _fits(step, number))
     return most * step if most else None
 
@@ -103,7 +104,7 @@ def equalities_of(spec: Specification) -> list[Equality]:
 
 
 def grid_of(spec: Specification) -> Grid | None:
-    """Return steps and ranges, or None if no output has a step and no rule states an equality.
+    """Return steps and ranges, or None if no output has a step and limits hold every equality (see `is_held`).
 
     If a step does not fit, or a range is missing, a RuleError says what to state.
     """
@@ -246,7 +247,7 @@ def _steps(
         if len(known) > 1:
             names = " and ".join(f"'{spec.targets[i]}'" for i in members if stated[i] is not None)
             raise RuleError(
-                f"An equality ties {names} together, whose steps differ, which is not supported yet. Give them one "
+                f"An equality ties {names} together, but their steps differ, which is not supported yet. Give them one "
                 "step."
             )
         reach = max(abs(end) for i in members for end in ends[i])

@@ -1,4 +1,4 @@
-"""Functions that state common rules, among them those of the paper's experiments."""
+"""Functions that state common rules, including the rules of the paper's experiments."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ INSTEAD = {
     **dict.fromkeys("!~¬", "Write 'not'."),
     **dict.fromkeys(("->", "⇒", "→"), "Write 'implies'."),
     "implies": "Write CONDITION implies CONCLUSION.",
-    "%": "Remainders are not linear; for percent it follows a number, as in 10 %.",
+    "%": "Remainders are not linear. For percent, '%' follows a number, as in 10 %.",
     **dict.fromkeys("\u2212\u2013\u2014", "Write '-' for minus."),
     **dict.fromkeys("\u00d7\u00b7", "Write '*' to multiply."),
     "÷": "Write '/' to divide.",
@@ -62,7 +62,7 @@ INSTEAD = {
     "?": "Write CONDITION implies CONCLUSION.",
     "⇔": "Write '(A implies B) and (B implies A)'.",
 }
-"""What to write instead of a sign where it cannot stand; some are pasted from elsewhere."""
+"""What to write instead of a sign that cannot stand there; some come with pasted text."""
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...], *, cutoff: float = 0.6) -> str:
@@ -97,8 +97,8 @@ def instead_of_function(name: str, known: tuple[str, ...]) -> str:
 def instead_of_word(word: str, before: str, following: tuple[str, ...], sides: tuple[str, str] | None) -> str | None:
     """Return what to write instead of a word found where an operator must be, or None if the word is unknown.
 
-    `word`, the token `before` it and those `following` are in lower case. `sides` are the texts left and right of it,
-    if they make up the whole rule and are short.
+    `word`, the token `before` it and the tokens `following` it are in lower case. `sides` are the texts left and right
+    of it, if they make up the whole rule and are short.
     """
     left, right = sides or ("A", "B")
     if word in _JOINED:

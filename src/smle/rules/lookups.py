@@ -148,7 +148,7 @@ def _keys(stated: Mapping[str, Any], inputs: Mapping[str, Sequence[str]], what: 
         raise RuleError(f"{what}: expected names of categorical inputs as its keys. Got {shown(given)}.")
     for key in given:
         if key not in inputs:
-            raise RuleError(f"{what}: '{key[:80]}' is no input with categories.{did_you_mean(key, list(inputs))}")
+            raise RuleError(f"{what}: '{key[:80]}' is not an input with categories.{did_you_mean(key, list(inputs))}")
     if len(set(given)) != len(given):
         raise RuleError(f"{what}: expected different keys. Got {shown(list(given))}.")
     return tuple(map(str, given))

@@ -135,7 +135,7 @@ def _bound(row: Row, dtype: np.dtype[Any]) -> Fraction:
 
 
 class _Rows:
-    """Judges rows of floats (n, d), (n, m) by their exact values."""
+    """Rows of floats (n, d), (n, m), judged by their exact values."""
 
     def __init__(self, X: Floats, Y: Array) -> None:
         self.X, self.Y, self.count = X, Y, len(X)
@@ -181,7 +181,7 @@ def _exact(form: Linear, row: Floats) -> Fraction:
 
 
 class _Steps:
-    """Judges rows on a grid by their whole numbers of steps kx (n, d), k (n, m); X has the inputs without steps."""
+    """Rows on a grid, judged by their whole numbers of steps kx (n, d), k (n, m); X has the inputs without steps."""
 
     def __init__(self, grid: Grid, X: Floats, kx: Array, k: Array) -> None:
         self.grid, self.X, self.kx, self.k, self.count = grid, X, kx, k, len(k)

@@ -102,7 +102,7 @@ def _count(node: Call, names: Vocabulary) -> int:
 
 
 class _Normalizer:
-    """Normalizes with a cache: `exactly_one` needs each argument and its negation, at every level."""
+    """Normal forms with a cache: `exactly_one` needs each argument and its negation, at every level."""
 
     def __init__(self, names: Vocabulary, conjunctive: bool) -> None:
         self._names = names
@@ -323,7 +323,7 @@ def _link(node: Compare, left: Node, operator: str, right: Node, names: Vocabula
 
 
 def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
-    """Refuse that an output without a step equals a number that is not a float32."""
+    """Refuse equality of an output without a step with a number that float32 cannot hold."""
     outputs, inputs = linear(difference.outputs), linear(difference.inputs)
     if len(outputs) != 1 or inputs or difference.largest:
         return
@@ -331,8 +331,8 @@ def _refuse_no_float(node: Node, difference: Affine, names: Vocabulary) -> None:
     item = names.outputs.get(list(names.targets)[column])
     if getattr(item, "step", None) is None and not is_float32(-difference.constant / factor):
         raise RuleError(
-            f"{quote(node)} requires exact equality with a number that no float32 is. State a `step` for the output, "
-            "such as 'step: 0.01', or a tolerance."
+            f"{quote(node)} requires exact equality with a number that float32 cannot hold. State a `step` for the "
+            "output, such as 'step: 0.01', or a tolerance."
         )
 
 

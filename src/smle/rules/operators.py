@@ -87,7 +87,7 @@ def expression_of(node: Node) -> Term | Condition | Fraction:
 
 
 class _Expression:
-    """Shared by terms and conditions: a tree, its text, and no truth value."""
+    """What terms and conditions share: a tree, its text, and no truth value."""
 
     __slots__ = ("node",)
     __array_ufunc__ = None  # so that NumPy numbers leave `2.5 * term` to the term

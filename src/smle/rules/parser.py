@@ -1,4 +1,4 @@
-"""Rule text to expression tree, by precedence climbing.
+"""Reads rule text into expression trees, by precedence climbing.
 
     formula     = or-part [ "implies" formula ]
     or-part     = and-part { "or" and-part }

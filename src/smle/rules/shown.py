@@ -81,7 +81,7 @@ def row_text(spec: Specification, row: Row) -> str:
 def region_text(spec: Specification, region: Polytope) -> str:
     """Write a condition as a rule would: `score < 480 and work == none`; "" for the whole domain.
 
-    That a missing input has its stand-in value is left out.
+    It leaves out that a missing input has its stand-in value.
     """
     asked = {column for row in region.rows for column, value in row.coefficients if value < 0}
     implied = {i for _, place, flag in spec.flagged if flag in asked for i in range(place.start, place.stop)}
@@ -130,7 +130,7 @@ def value_text(item: NumericInput, value: Fraction) -> str:
 def point_text(spec: Specification, values: Sequence[Fraction], rules: Iterable[int]) -> str:
     """Format a point as `name=value, ...`, with only the inputs that the given rules mention.
 
-    If they mention none, return "every input". Of a category, only the column that is on is shown.
+    If they mention none, return "every input". A categorical input shows only its category.
     """
     matters = {column for rule in rules for column in mentioned(spec.rules[rule])}
     parts = []

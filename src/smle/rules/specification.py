@@ -272,7 +272,7 @@ class Specification:
                 )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Specification:
-        """Return itself: it is read-only, and a parameter search clones its model again and again."""
+        """Return the same object: it is read-only, and a parameter search clones its model many times."""
         return self
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ __all__ = ["read_vnnlib"]
 _MAX_WAYS = 10_000
 _MAX_LITERALS = 200_000  # literals of one way
 _MAX_BYTES = 64 * 2**20
-_LONG = 1_000  # in regions with more comparisons, those that hold in the whole domain are left out
+_LONG = 1_000  # longer regions leave out comparisons that hold in the whole domain
 _SHOWN = 60  # characters of an expression in an error message
 Literals = tuple[Literal, ...]
 
@@ -74,7 +74,7 @@ def read_vnnlib(
         sources: Files over the same inputs X_0, X_1, ... and outputs Y_0, Y_1, ...
         inputs: The domain: name to (low, high), in the order of X_0, X_1, ...; or a list of (low, high). Default: the
             box around all regions; an input fixed at v gets [v - 1, v + 1]. Regions of more than 1,000 comparisons omit
-            those that hold in the whole domain.
+            comparisons that hold in the whole domain.
         outputs: Names of the outputs, or Number, Label and Choice objects with as many columns.
     """
     if not sources:
@@ -203,7 +203,7 @@ def _mentions_output(formula: Formula) -> bool:
 
 
 def _within(item: _Property, domain: Sequence[NumericInput]) -> _Property:
-    """Drop comparisons from long regions that the domain already implies."""
+    """Drop from long regions the comparisons that the domain already implies."""
 
     def beside(region: Literals) -> Literals:
         return region if len(region) <= _LONG else tuple(row for row in region if not _holds(row, domain))
@@ -387,7 +387,7 @@ def _declaration(command: Sequence[Expression], declared: set[tuple[str, int]]) 
 
 
 class _Reader:
-    """Turns nested lists into trees, given the declared variables."""
+    """A reader that turns nested lists into trees, given the declared variables."""
 
     def __init__(self, declared: set[tuple[str, int]]) -> None:
         self._declared = declared

@@ -32,10 +32,10 @@ def written(node: Node) -> str | None:
 
 
 class Vocabulary:
-    """Looks up names. Inputs, outputs and constants do not share names, nor do constants with categories and options.
+    """The names that rules may use. Inputs, outputs and constants have different names.
 
-    A category or option may have the name of an input or output: next to `==`, `!=` and `in` only a category or option
-    can stand.
+    Constants share no name with categories and options. A category or option may have the name of an input or output:
+    next to `==`, `!=` and `in` only a category or option can stand.
 
     Raises:
         RuleError: If a constant has the name of a category or an option.
@@ -67,7 +67,7 @@ class Vocabulary:
 
     @cached_property
     def inputs_only(self) -> Vocabulary:
-        """The vocabulary of a `when`. It knows the outputs, so as to refuse them by name."""
+        """The vocabulary of a `when`. It knows the outputs, to refuse them by name."""
         return Vocabulary(replace(self._spec, outputs=(), rules=()), hidden=self.outputs)
 
     @cached_property

@@ -55,7 +55,7 @@ def solve(
     name = choices[0] if backend is None else backend
     if name not in choices:
         raise ValueError(f"{type(problem).__name__}: expected a back-end among {choices}. Got {name!r}.")
-    # Loaded on first use: most of smle needs one of them, or none.
+    # Loaded on first use: most of smle needs one back-end, or none.
     module = importlib.import_module(f"smle.solvers.{name}")
     try:
         limits = {"time_limit": time_limit} | ({} if node_limit is None else {"node_limit": node_limit})

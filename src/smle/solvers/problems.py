@@ -44,7 +44,7 @@ def _matrix(values: Any, columns: int, name: str) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """Minimize `objective . x` subject to `row_lower <= A x <= row_upper` and `lower <= x <= upper`.
+    """A linear program: minimize `objective . x` subject to `row_lower <= A x <= row_upper`, `lower <= x <= upper`.
 
     Shapes: objective (n,), A (m, n) dense or sparse, row bounds (m,), bounds (n,). Sides may be infinite;
     a single number stands for all entries.
@@ -95,7 +95,7 @@ class MixedIntegerProgram(LinearProgram):
 
 @dataclass(frozen=True, eq=False)
 class QuadraticProgram:
-    """Minimize `1/2 x' P x + q . x` over the same kind of region as `LinearProgram`; P is symmetric, convex.
+    """A quadratic program: minimize `1/2 x' P x + q . x` over a region as in `LinearProgram`, with P symmetric, convex.
 
     Shapes: P (n, n) dense or sparse (both triangles), q (n,), A (m, n).
 

@@ -32,7 +32,7 @@ def uniform_points(
 
 
 def corner_points(spec: Specification, rng: np.random.Generator, count: int, *, dtype: Kind = np.float32) -> FloatArray:
-    """Return corners of the domain, with half of the coordinates moved to the constants of comparisons."""
+    """Return corners of the domain; for each comparison, about half of them are moved to its constant."""
     return finished(spec, _snap(regions_of(spec).rows, _corners(*spec.ends(), rng, count), rng), dtype)
 
 
@@ -54,9 +54,10 @@ def border_points(
 def region_points(
     spec: Specification, rng: np.random.Generator, count: int, *, region: int, dtype: Kind = np.float32
 ) -> FloatArray:
-    """Return points inside a region of `regions_of(spec)`, including corners and edges.
+    """Return points in a region of `regions_of(spec)`, including corners and edges.
 
-    A region made of comparisons is a box; for others, use vertices in random directions, and mixtures of two or more.
+    A region made of comparisons is a box. For any other, most points are mixtures of vertices in random directions; the
+    rest lie in its box.
     """
     stated = regions_of(spec)
     polytope = Region.of(stated, spec, [region])

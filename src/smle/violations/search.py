@@ -55,7 +55,7 @@ class Subject(Protocol):
 
 
 class Broken(NamedTuple):
-    """A pair of floats that breaks a rule, and by how much exactly; None if an output is not a number."""
+    """A pair of floats that breaks a rule, and by how much exactly; None if an output is not finite."""
 
     x: FloatArray
     y: Doubles
@@ -64,7 +64,7 @@ class Broken(NamedTuple):
 
     @property
     def strength(self) -> Fraction | float:
-        """The excess; infinite if an output is not a number."""
+        """The excess; infinite if an output is not finite."""
         return math.inf if self.excess is None else self.excess
 
 
@@ -92,8 +92,8 @@ def excess_of(
     """Return by how much floats (d,), (m,) break a requirement, exactly, and the outputs that matter.
 
     A clause counts by its literal nearest to holding, a requirement by its worst clause, whose outputs matter. Below 0
-    nothing is broken. None if an output that matters is not a number. If the specification has steps, floats count as
-    the multiples they stand for.
+    nothing is broken. None if an output that matters is not finite. If the specification has steps, floats count as the
+    multiples they stand for.
     """
     point, values = meant(spec, x, y)
     cases: list[tuple[bool, Fraction, tuple[int, ...]]] = []  # whether it is broken, by how much, outputs
@@ -260,7 +260,7 @@ class _Hunt:
         return float(values.max()) / spread + self.rng.random()
 
     def _homes(self, X: FloatArray, clause: Sequence[int] | npt.NDArray[Any]) -> tuple[Doubles, Doubles]:
-        """Return, for each point, the box of a region of its clause's rule that contains it: (n, d) each."""
+        """Return the box of a region of its clause's rule around each point, else the domain: (n, d) each."""
         stated = regions_of(self.spec)
         low, high = (np.tile(ends, (len(X), 1)) for ends in self.spec.ends())
         for region, rules in enumerate(stated.rules):

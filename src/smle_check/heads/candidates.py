@@ -36,7 +36,7 @@ from smle_check.reading import Rejected, Tensor, fields, index, require, values
 from smle_check.stated import StatedLiteral, StatedSpecification
 
 MAX_LEAVES, MAX_DEPTH, MAX_CHECKED = 1_000, 64, 200_000
-SHORT = 8  # fewer slopes are used as they are
+SHORT = 8  # up to this many slopes are used as they are
 PER_PROOF = 50  # steps for each clip, and each literal of a clause in a region, of a leaf
 
 
@@ -49,7 +49,7 @@ class CheckedClause(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What is checked: distinct literals, those that move with inputs first; clauses; rules with exclusions."""
+    """What is checked: distinct literals, first the ones that move with inputs; clauses; rules with exclusions."""
 
     literals: list[StatedLiteral]
     moving: int
@@ -213,7 +213,7 @@ class Safe:
         return form, constant
 
     def excess(self, literal: StatedLiteral, region: int | None, mu: Any) -> Fraction | None:
-        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None if no input is there."""
+        """Bound g.y + s.x - h for the served safe answer where a region holds as stated; None if it holds nowhere."""
         return self.facts.most(*self.form(literal, region), region, None, mu)
 
     def clause(self, clause: list[StatedLiteral], region: int, proof: list[Any] | None) -> None:
@@ -278,7 +278,7 @@ def read_safe(
 
 
 def gated_regions(spec: StatedSpecification) -> list[int]:
-    """Return the regions whose bits the program computes: those of all rules."""
+    """Return the regions whose bits the program computes: the regions of all rules."""
     return sorted({region for rule in spec.rules for region in rule.regions})
 
 

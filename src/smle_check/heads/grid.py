@@ -81,7 +81,7 @@ def in_range(spec: Lattice, clause: list[StatedLiteral]) -> bool:
 
 
 def comparison_of(spec: Lattice, literal: StatedLiteral, digits: int = BINARY64.precision) -> DeployedComparison:
-    """Return what section 14 prescribes for a literal without zeros. `digits`: binary ones of its real inputs."""
+    """Return what section 14 prescribes for a literal without zeros. `digits`: binary digits of its real inputs."""
     own = {i: g * spec.output_steps[i].step for i, g in literal.y.items()}
     stepped = spec.in_steps({j: v for j, v in literal.x.items() if spec.input_steps[j] is not None})
     real = {j: v for j, v in literal.x.items() if spec.input_steps[j] is None}
@@ -106,7 +106,8 @@ def comparison_of(spec: Lattice, literal: StatedLiteral, digits: int = BINARY64.
 def longer(spec: Lattice, whole: Whole, real: Form, literal: StatedLiteral) -> Whole:
     """Multiply a literal so that the coefficient of its one real input, and its bound, are whole: then nothing is lost.
 
-    Not where it is strict, or where products with float32 numbers would lose digits, or sums come near to 2^52.
+    A literal stays as it is if it is strict, if products with float32 numbers would lose digits, or if sums come near
+    to 2^52.
     """
     if len(real) != 1 or literal.strict:
         return whole
@@ -145,7 +146,7 @@ def real_part(spec: Lattice, moved: Form, bound: Fraction, strict: bool, digits:
 
 
 def is_short(value: Fraction, digits: int) -> bool:
-    """Whether products with numbers of so many binary digits are exact: none is lost, and none is too small."""
+    """Return whether products with numbers of so many binary digits are exact: no digit is lost, none is too small."""
     size = abs(value)
     odd = size.numerator // (size.numerator & -size.numerator)
     fits = odd == 1 or odd.bit_length() + digits <= BINARY64.precision

@@ -17,7 +17,7 @@ Form = dict[int, Fraction]
 
 
 class Members(NamedTuple):
-    """The members left of a one-hot group: one `among` these columns, or none of these."""
+    """The members left of a one-hot group: those in `names` if `among`, else all others."""
 
     names: frozenset[int]
     among: bool
@@ -100,7 +100,7 @@ class Boxes:
         return Members(frozenset(k for k, inside in holds.items() if inside is not others), not others)
 
     def beyond(self, region: int, fmt: Binary) -> Known:
-        """Return what is left outside a region as stated: of one comparison, or of rows over one group."""
+        """Return what is left outside a region as stated, if it is one comparison or has rows over one group alone."""
         rows = [self.spec.rows[r] for r in self.spec.regions[region]]
         g = self.group_of(rows[0]) if rows else None
         if g is not None and all(self.group_of(row) == g for row in rows):

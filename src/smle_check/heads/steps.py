@@ -81,8 +81,8 @@ def whole_form(outputs: Form, inputs: Form, what: str) -> Whole:
 class ReadRow(NamedTuple):
     """A half-space over inputs as they are read: stored coefficients, and a threshold for each input format.
 
-    It holds if the float64 sum is at most the threshold. `next`, for a row over whole numbers: the least by which the
-    sum of its complement is larger, in the units of the stated row; else None.
+    It holds if the float64 sum is at most the threshold. `next`: for a row over whole numbers, how far the least sum
+    beyond it is above the largest within it, in the units of the stated row; else None.
     """
 
     coefficients: Form
@@ -91,7 +91,7 @@ class ReadRow(NamedTuple):
 
 
 class Lattice(StatedSpecification):
-    """A specification whose inputs are read: made by `read`, never from a document."""
+    """A specification with inputs as a grid head reads them; made by `read`, never from a document."""
 
     reads: list[ReadRow]
     input_ranges: list[tuple[int, int]]  # of whole numbers; (0, 0) for a real input

@@ -29,7 +29,7 @@ MOST_TERMS = 2**20
 class DeployedSum(NamedTuple):
     """Deployed numbers of a literal: coefficients of outputs, of their sizes, of inputs, and the threshold.
 
-    Outputs and inputs are those of `columns_of`, in order; missing sizes are 0.
+    Outputs and inputs are in the order of `columns_of`; missing sizes are 0.
     """
 
     outputs: dict[int, Fraction]

@@ -104,7 +104,7 @@ class ComparedRows:
 
 
 class CheckPrinter(LimitPrinter):
-    """Operations of the clip list, then the check. `count`: further proposals per row in the graph."""
+    """The printer of the clip list and the check behind it. `count`: further proposals per row in the graph."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, spec: StatedSpecification, gated: list[int],
@@ -324,7 +324,7 @@ class CheckPrinter(LimitPrinter):
         return p.add("Cast", [values], "safe/single", to=FLOAT)
 
     def leaf_bits(self, regions: list[int], wide: str, chosen: str) -> str:
-        """Return the bits (regions, rows) that choose a leaf: the very ones that gate the clips.
+        """Return the bits (regions, rows) that choose a leaf: the same that gate the clips.
 
         A leaf is proved with every bit at one value. A sum computed again may fall on the other side.
         """

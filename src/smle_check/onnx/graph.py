@@ -87,7 +87,7 @@ class Body(NamedTuple):
 class Found(NamedTuple):
     """A node of a file, without its branches. `plain`: of the default domain, with integers or graphs as attributes.
 
-    `reads`: its inputs, and what its subgraphs read. `operators`: its own, and those of its subgraphs.
+    `reads`: its inputs, and what its subgraphs read. `operators`: its own operator, and its subgraphs' operators.
     """
 
     node: GraphNode

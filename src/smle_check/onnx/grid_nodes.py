@@ -28,7 +28,7 @@ def signed(literal: StatedLiteral, sign: int) -> tuple[frozenset[tuple[int, Frac
 
 
 class GridPrinter(Printer):
-    """Writes a grid head. `count`: proposals per row in the graph."""
+    """The printer of a grid head. `count`: proposals per row in the graph."""
 
     def __init__(
         self, program: Program, interface: Interface, tensors: Tensors, stated: StatedSpecification, gated: list[int],
@@ -76,7 +76,7 @@ class GridPrinter(Printer):
         return self.served(p.branch(fails, name, {"then_branch": repaired, "else_branch": whole}))
 
     def served(self, whole: str) -> str:
-        """Whole numbers of steps (batch, m), int64 numbers of at most 2^24 -> what they stand for; none is -0."""
+        """Write what whole numbers of steps (batch, m), int64 and at most 2^24 in size, stand for; none is -0."""
         p = self.program
         parts = [(op, f"grid.{name}") for op, name in (("Mul", "numerator"), ("Div", "denominator"))]
         parts = [(op, name) for op, name in parts if self.scaled(name)]
@@ -250,7 +250,7 @@ class GridPrinter(Printer):
         held = p.cast(self.held(both, sides, "repair/check"))  # zeros and ones: NaN fails every comparison
         least = p.add("ReduceMin", [held, p.integers("constants/first", [0], (1,))], "repair/least", keepdims=0)
         good = p.add("Cast", [least], "repair/good", to=BOOL)
-        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)  # runtimes cannot halve no rows
+        halves = p.add("Concat", [p.rows(), p.rows()], "repair/halves", axis=0)  # runtimes cannot halve zero rows
         first, second = p.several("Split", [good, halves], ["repair/first", "repair/second"], axis=0)
         found = p.add("Where", [first, k, p.add("Where", [second, proposal, safe], "repair/found")], "repair/all")
         return p.add("Cast", [p.add("Transpose", [found], "repair/turned")], name, to=INT64)

@@ -1,4 +1,4 @@
-"""Named inputs to features, outputs to named ones, and what is reported beside them. ONNX only."""
+"""Makes features of named inputs, names outputs, and writes what is reported beside them. ONNX only."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ FEW = 4096  # largest matrix of regions and rules; beyond it, each rule picks it
 class Monitor(NamedTuple):
     """What `active_rules` reports.
 
-    `regions`: those whose bits are read, in order. `own`: whether they differ from those of the head's gate.
+    `regions`: those whose bits are read, in order. `own`: whether they differ from the gate's.
     """
 
     regions: list[int]

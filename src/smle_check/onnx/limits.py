@@ -66,7 +66,7 @@ def stage_of(op: Op, gate: Gate, tensors: Tensors, m: int) -> SlotStage:
 
 
 class LimitPrinter(Printer):
-    """Operations of the clip list.
+    """The printer of the clip list.
 
     With one limit for each output and stage, all gated alike, numbers are kept as (batch, m), else as (m, batch).
     """

@@ -94,7 +94,7 @@ def read_outputs(graph: Graph, targets: list[tuple[str, str]]) -> tuple[Output, 
 
 
 def read_proposals(graph: Graph) -> int:
-    """Return the number of proposals per row in the graph; any number is allowed."""
+    """Return the number of proposals per row in the graph: 1, or a number that the graph states."""
     if "repair.proposals" not in graph.constants:
         return 1
     shape, data = graph.numbers("repair.proposals", "I64")
@@ -104,7 +104,7 @@ def read_proposals(graph: Graph) -> int:
 
 
 def match(graph: Graph, program: Program, outputs: dict[str, Any]) -> list[Found]:
-    """Compare the graph with the program; return the remaining nodes: those of the model, and of proposals."""
+    """Compare the graph with the program; return the other nodes, which belong to the model or propose answers."""
     for name, constant in program.constants.items():
         require(graph.constants.get(name) == constant, f"onnx: initializer {name!r} is not that of the certified head")
     rest = compared(program.nodes, graph.nodes)

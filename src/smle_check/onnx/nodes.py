@@ -8,7 +8,7 @@ from smle_check.onnx.graph import BOOL, FLOAT, INT64, STRING, Branch, Constant, 
 from smle_check.reading import Tensor, require
 
 FEATURES, EMBEDDING = "inputs/features", "backbone/embedding"  # (batch, d) and (batch, n), or the model's answer
-PROPOSAL = "proposals/first"  # (m, rows that fail), or all rows where answers as they are hardly ever pass
+PROPOSAL = "proposals/first"  # (m, rows that fail), or (m, all rows) if answers hardly ever pass as they are
 FURTHER = "proposals/further"  # (m, proposals x rows): all second ones, then all third ones, ...
 STACKED, LABELS = "outputs", "labels"  # (batch, m) and (batch, labels), of files without named outputs
 
@@ -22,7 +22,7 @@ class Input(NamedTuple):
 
     `fill`: the float32 that replaces NaN, or None. `default`: the category that replaces unknown ones; `blank`: whether
     the empty text counts as that category. `whole`: whether `in_domain` requires a whole number. `flagged`: whether a
-    column is 1 where it is missing (NaN, the empty text), else 0; these columns come after those of all inputs.
+    column is 1 where it is missing (NaN, the empty text), else 0; these columns come last.
     """
 
     name: str

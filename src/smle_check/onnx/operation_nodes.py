@@ -25,7 +25,7 @@ class Picked(NamedTuple):
 
 
 class Printer:
-    """Writes operations one by one; `values` holds their results by name.
+    """A printer that writes operations one by one; `values` holds their results by name.
 
     `direct`: whether the one gated region is read off the named inputs (see `is_direct`); `across`: whether features
     are kept as (d, batch). The methods below serve heads of every kind.
@@ -149,7 +149,7 @@ def thresholds_of(gate: Gate, tensors: Tensors) -> list[float]:
 
 
 def half_spaces(gate: Gate, tensors: Tensors, order: Iterable[int | None]) -> Iterator[tuple[list[float], float]]:
-    """Yield half-spaces of a gate as rows over the inputs and thresholds: they hold if the sum is not above it.
+    """Yield half-spaces of a gate as rows over the inputs, each with a threshold that the sum must not exceed.
 
     For a comparison the sum is one input or its negative, exact in float64, where float32 numbers are normal or 0. A
     strict one, s x < c, fails if s x >= c, that is, above the middle between c and the float32 number below c. None
@@ -227,7 +227,7 @@ def _joined(program: Program, parts: list[str], op: str, output: str) -> str:
 
 
 class BoxPrinter(Printer):
-    """Operations of heads behind a box."""
+    """The printer of heads behind a box."""
 
     picked: Picked
 
@@ -277,7 +277,7 @@ class BoxPrinter(Printer):
     def clip(self, op: Op) -> None:
         """Clip the embedding to its bounds.
 
-        The operator Clip is used for one pair of bounds, with a guard against NaN.
+        If all units share one pair of bounds, the operator Clip does it, and `or_fallback` guards against NaN.
         """
         p, z, ends = self.program, self.embedding(), op.args[1:]
         if ends[0] in self.values:

@@ -85,7 +85,7 @@ def message(data: memoryview, schema: Schema, what: str, work: Work) -> dict[str
 def _decoded(wire: int, number: int, chunk: memoryview, single: Any, kind: Any, what: str, work: Work) -> list[Any]:
     """Return the values of one field (several if repeated numbers are packed).
 
-    Kinds: "i" integer, "f" float32, "b" bytes, those of UNREAD, and the schema of a message.
+    Kinds: "i" integer, "f" float32, "b" bytes, the kinds of UNREAD, and the schema of a message.
     """
     if single in _KINDS:
         plain, width, _ = UNREAD[single]

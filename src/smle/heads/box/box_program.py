@@ -29,7 +29,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 class Box(AsksOnce):
     """(features, embedding) -> outputs, with every intermediate value by name. Samples are rows of matrices.
 
-    Sums are NumPy's, so the last bits may differ from those of other engines.
+    Sums are NumPy's, so the last bits may differ from other engines.
     """
 
     reads_answers = False

@@ -32,7 +32,7 @@ class ClippedUnits:
 
     @classmethod
     def of(cls, values: Mapping[str, Array], tensors: Mapping[str, Array], answer: Array) -> ClippedUnits:
-        """Build it from the value of each operation."""
+        """Read the parts from the value of each operation."""
         lower, upper = (values.get(end, tensors[f"bounds.{end}"]) for end in ("lower", "upper"))
         inside = np.asarray((answer >= lower) & (answer <= upper))
         low = np.asarray(~inside & ((answer < lower) | (upper < lower)))
@@ -64,7 +64,7 @@ class ClippedUnits:
         return found
 
     def pull(self, v: Array, by_inputs: Array, by_answers: Array) -> None:
-        """Add the gradient of outputs weighted by v (n, m) to those of inputs (n, d) and embeddings (n, units)."""
+        """Add the gradients of outputs weighted by v (n, m) to `by_inputs` (n, d) and `by_answers` (n, units)."""
         units = np.zeros(self.inside.shape)  # gradient behind the clip
         for rows, weight, passed, free in self._heads():
             w = v[rows] @ weight.astype(np.float64)

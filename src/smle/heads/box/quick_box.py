@@ -22,12 +22,12 @@ _FLOAT32 = np.dtype(np.float32)
 _FEW_ROWS = 16  # find the regions of up to this many rows one by one
 _NUMBERS = 1 << 16  # numbers of an embedding per pass, to stay in the cache
 _FEW_HEADS = 8  # compute up to this many heads for all rows, then pick
-_MOST_FETCHED = 1 << 14  # numbers per head up to which each row fetches its own; else rows are grouped by head
-_MOST_LISTED = 12  # bits of a number that is looked up in a list
+_MOST_FETCHED = 1 << 14  # up to this many numbers per head, each row fetches its own; else rows are grouped by head
+_MOST_LISTED = 12  # up to this many bits form a number that is looked up in a list
 
 
 class QuickBox:
-    """(features, embedding) -> outputs in float32, for features of one format."""
+    """A box for features of one format: (features, embedding) -> outputs, in float32."""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], table: Table, fmt: str) -> None:
         kinds = {op.kind: op for op in ops}
@@ -180,7 +180,7 @@ class _Heads:
 
 
 class _RowCells(PrintedRows):
-    """Finds the head row by row, from the active regions."""
+    """The choice of a head from the active regions, printed row by row."""
 
     start = "    cells = []\n    for x in features.tolist():"
     end = "    return cells"
@@ -195,7 +195,7 @@ class _RowCells(PrintedRows):
 
 
 class _ColumnCells(Columns):
-    """Finds the heads column by column: region bits form one number, looked up in a list of heads."""
+    """The choice of heads, printed column by column: region bits form one number, looked up in a list of heads."""
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str, table: Table) -> None:
         self._table = table
@@ -233,7 +233,7 @@ def _with_offsets(op: Op, tensors: Mapping[str, Array]) -> Array:
 
 
 def _with_one(weight: Array) -> Array:
-    """Return (k + 1, n + 1), so that the outputs have a 1 appended, too."""
+    """Extend a weight to (k + 1, n + 1), so that its outputs, too, have a 1 appended."""
     last = np.zeros((len(weight), 1), dtype=_FLOAT32)
     last[-1] = 1
     return np.concatenate([weight, last], axis=1)

@@ -27,8 +27,8 @@ from smle_check.heads.steps import Lattice, reading_tensors
 __all__ = ["certify_grid"]
 
 Array = npt.NDArray[np.float64]
-_WIDE = 16  # times the range of an output
-_BEYOND = 2**40  # where there is no limit
+_WIDE = 16  # ranges of an output
+_BEYOND = 2**40  # stands for "no limit"
 _MOVED, _CORNERS = 6, 64  # inputs that are moved to corners, and points at which rules are tried
 
 
@@ -41,7 +41,7 @@ def certify_grid(
 ) -> Certificate:
     """Return the certified grid head, which goes behind any model: whole numbers of steps that obey the rules exactly.
 
-    Arguments are those of `certify_rules`; units of distance are the spread or, by default, the ranges of the outputs.
+    Takes the arguments of `certify_rules`; units of distance are the spread or, by default, the ranges of the outputs.
     Raises RuleError if numbers do not fit or an equality cannot be solved in whole numbers, ContradictionError with an
     input if rules leave no whole number of steps, and NotCertifiedError if no safe answer is proved.
     """
@@ -119,8 +119,8 @@ def _unsolved(spec: Specification, failure: NotSolved) -> Exception:
             f"Rule '{name}' contradicts the other equalities: no answer obeys all of them. Drop one of them."
         )
     return RuleError(
-        f"Rule '{name}': no output of the equality has the coefficient 1 or -1 in steps, beside the other equalities, "
-        "so that it cannot be solved in whole numbers here. State it with such an output, or state a tolerance."
+        f"Rule '{name}': beside the other equalities, no output of this one has the coefficient 1 or -1 in steps, so "
+        "it cannot be solved in whole numbers. State it with such an output, or state a tolerance."
     )
 
 
@@ -145,7 +145,7 @@ def _refusal(spec: Specification, grid: Grid, search: SafeSearch, failure: NoGri
         active = search.active(x)
         if not active or feasible(stated, x, active, whole=True):
             continue
-        for rule in sorted(active):  # find a smallest set
+        for rule in sorted(active):  # keep only rules that the conflict needs
             if not feasible(stated, x, active - {rule}, whole=True):
                 active.discard(rule)
         return ContradictionError(_explained(spec, grid, stated, x, active))
@@ -156,7 +156,7 @@ def _refusal(spec: Specification, grid: Grid, search: SafeSearch, failure: NoGri
 
 
 def _stated_ranges(spec: Specification, grid: Grid, search: SafeSearch) -> SafeSearch:
-    """Return the same problem with limits as the rules state them, and ranges as stated for outputs, or very wide."""
+    """Return the same problem with the ranges that are stated for outputs, and very wide ones for the others."""
     wide = copy.copy(search.spec)
     wide.output_ranges = []
     for output, step, own in zip(spec.outputs, grid.steps, search.spec.output_ranges, strict=True):

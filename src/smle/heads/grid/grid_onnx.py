@@ -1,4 +1,4 @@
-"""Proposals of a grid head in an ONNX graph: whole numbers of steps near those of the model. Nothing here is proved.
+"""Proposals of a grid head in an ONNX graph: whole numbers of steps near the model's answers. Nothing is proved.
 
 The head makes proposals whole, checks them, and serves the stored safe answer if none passes, so a mistake here only
 costs accuracy. As in `grid_program.py`, outputs that no rule ties together are separate problems. Sums with
@@ -30,8 +30,8 @@ _FAR = 2.0**52
 _NEWTON, _STEPS = 40, 80
 _FEW, _AROUND = 3, (-1, 0, 1, 2)  # up to this many free outputs, all whole points around the real one are tried
 _MOVES = (2.0**-10, 2.0**-4, 0.3)  # toward the safe answer
-_DENSE = 64  # outputs whose sums are a product with a square matrix: fewer nodes
-_CLOSE = 1e-3  # of a step: what a sum of real points may miss
+_DENSE = 64  # up to this many outputs, sums are a product with a square matrix, which takes fewer nodes
+_CLOSE = 1e-3  # steps by which the sum of real points may be off
 
 
 def grid_proposals(certificate: Certificate) -> tuple[list[Backbone], int]:
@@ -81,7 +81,7 @@ class _BlockNodes:
         self.p = self.targets if every else w.rows(self.targets, block.outputs.tolist())
         self.c = self.base if every or not self.base else w.rows(self.base, block.outputs.tolist())
         self.sides: dict[int, str] = {}
-        self.numbers: set[str] = set()  # limits that all outputs have
+        self.numbers: set[str] = set()  # limits that all outputs share
         self.single = [k for k in range(len(block.literals)) if block.single[k]] if len(block.free) else []
 
     @property
@@ -110,7 +110,7 @@ class _BlockNodes:
         return self.w.add("Sub", [one, one])
 
     def rights(self) -> dict[int, str]:
-        """Return right sides of literals; of a clause with alternatives only of the one that is violated least."""
+        """Return right sides of literals; in a clause with alternatives, only the one violated least binds."""
         w, block = self.w, self.block
         if block.is_sum:
             return {k: self.right(k) for k in self.single}
@@ -129,7 +129,7 @@ class _BlockNodes:
         return sides
 
     def ends(self, sides: dict[int, str]) -> tuple[str, str]:
-        """Return whole limits of single outputs (outputs, rows), (outputs, 1) or (): one that all have."""
+        """Return whole limits of single outputs: (outputs, rows), (outputs, 1), or () if all share one."""
         w, block = self.w, self.block
         ups: dict[int, list[str]] = {}
         downs: dict[int, list[str]] = {}
@@ -234,7 +234,7 @@ class _BlockNodes:
         z = self.clipped(first, lower, upper)
         gap = off(w, z)  # where no limit binds, that is all
         starts = [w.constant(np.full((1, 1), value)) for value in (0.0, -np.inf, np.inf)]
-        some = w.add("Concat", [gap, w.constant(np.zeros((1, 1)))], axis=1)  # of no rows, too
+        some = w.add("Concat", [gap, w.constant(np.zeros((1, 1)))], axis=1)  # there may be no rows
         z = w.loop(_NEWTON, [*starts, z, gap], body, start=is_far(w, some))[3]
         return w.add("Mul", [z, signs]) if turned else z
 
@@ -271,7 +271,7 @@ class _BlockNodes:
     # --- whole numbers
 
     def around(self, z: str) -> str:
-        """Return the nearest whole points around real ones that obey, or rounded ones if none does."""
+        """Return the nearest whole points around real ones that obey, or some point around them if none does."""
         w, block = self.w, self.block
         f, J = len(block.free), len(block.A)
         shifts = np.array(list(product(_AROUND, repeat=f)), dtype=np.float64).T  # (f, s)

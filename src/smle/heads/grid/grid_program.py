@@ -1,7 +1,8 @@
-"""The grid head in NumPy: what passes the check in whole numbers is served (certificate format, section 14).
+"""The grid head in NumPy: only answers that pass the check are served (certificate format, section 14).
 
-An answer on the grid that the rules allow stays. Others are replaced by the nearest proposal that passes, or by the
-stored safe answer. The check and the safe answers are proved; proposals need not be.
+An answer is rounded to the grid, and stays there if the rules allow it. Any other gives way to the nearest proposal
+that passes or, if none passes, to the stored safe answer. The check and the safe answers are proved; proposals need not
+be.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _AT_ONCE = 1 << 15  # numbers of a batch that stay in the processor's cache; lar
 
 
 class GridProgram(AnswersProgram):
-    """Serves answers in whole numbers of steps that obey the rules: (inputs, answers) -> answers, in float32."""
+    """A program whose answers, in whole numbers of steps, obey the rules: (inputs, answers) -> answers, in float32."""
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
@@ -54,7 +55,7 @@ class GridProgram(AnswersProgram):
         )
         place = {row: i for i, row in enumerate(rows_of(spec, regions))}
         self.members = [[place[row] for row in spec.regions[region]] for region in regions]
-        # A line for each literal: what all rows must hold is then found line by line.
+        # One line per literal, so that clauses combine whole lines, over all rows at once.
         self._C, self._H = tensors["check.outputs"], tensors["check.thresholds"]
         self._CX = tensors["check.steps"]
         self._short, self._long = (
@@ -159,7 +160,7 @@ class GridProgram(AnswersProgram):
     def right(self, read: Array | None, *, short: bool = False) -> Array:
         """Return what C k is compared with: (n, literals), or (literals,) where no literal reads inputs.
 
-        `short`: whether all real inputs are known to be float32 numbers, products with which lose fewer digits.
+        `short`: whether all real inputs are known to be float32 numbers, whose products lose fewer digits.
         """
         if read is None:
             return self._H
@@ -174,7 +175,7 @@ class GridProgram(AnswersProgram):
         floors = np.asarray(np.floor(M @ read.T + F))
         if short:
             return floors
-        long = (M != 0) @ (read != read.astype(np.float32)).T  # literals with an input that is no float32 number
+        long = (M != 0) @ (read != read.astype(np.float32)).T  # literals with an input that is not a float32 number
         M, F = self._long
         return np.asarray(np.where(long, np.floor(M @ read.T + F), floors))
 
@@ -228,13 +229,13 @@ class GridProgram(AnswersProgram):
 
     @cached_property
     def proposals(self) -> GridProposals:
-        """Finds whole numbers that obey; created on first use."""
+        """The search for whole numbers that obey, created on first use."""
         return GridProposals(self)
 
     def _repaired(
         self, p: Array, read: Array | None, right: Array, bits: Mask | None
     ) -> tuple[Array, npt.NDArray[np.int8]]:
-        """Return what serves rows that do not pass: proposals (1) or safe answers (2)."""
+        """Return whole numbers for rows that do not pass: proposals (1) or safe answers (2)."""
         n = len(p)
         candidates = self.proposals.candidates(p, read, right, bits)
         k = next(candidates) + 0.5
@@ -258,8 +259,8 @@ class GridProgram(AnswersProgram):
 class GridProposals:
     """Whole numbers of steps near a model's answers that obey the rules, for rows that do not pass. Nothing is proved.
 
-    Outputs that no rule ties together are separate problems. Where what they propose does not pass, real points move
-    toward the safe answer.
+    Outputs that no rule ties together are separate problems. If their proposals do not pass, real points move toward
+    the safe answer.
     """
 
     def __init__(self, program: GridProgram) -> None:
@@ -304,5 +305,5 @@ class GridProposals:
 
 
 def _single(values: Array) -> Any:
-    """Return the one number that they all are, which is read faster, or the numbers."""
+    """Return a single number if all are equal, since it is read faster, else the numbers."""
     return values[0] if len(values) and (values == values[0]).all() else values

@@ -19,7 +19,7 @@ __all__ = ["NotSolved", "Reduction", "reconciled", "reduce"]
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
-_CLOSE = 1e-6  # of the spread of targets: what sums of decimal numbers may miss
+_CLOSE = 1e-6  # spreads of targets by which sums of decimal numbers may be off
 
 
 class NotSolved(Exception):  # noqa: N818 - an outcome that the author explains
@@ -46,7 +46,7 @@ class Reduction:
 
 
 def equalities(spec: Lattice, listed: Checked) -> list[tuple[int, DeployedComparison]]:
-    """Return the rules that state equalities everywhere, alone or with an earlier one, and one inequality of each."""
+    """Return the rules that state equalities everywhere, alone or with an earlier rule, and one inequality of each."""
     made: dict[int, DeployedComparison] = {}
     found, known = [], set()
     for r, rule in enumerate(spec.rules):
@@ -71,7 +71,7 @@ def _key(outputs: dict[int, int], steps: dict[int, int]) -> tuple[object, ...]:
 def reduce(spec: Lattice, listed: Checked) -> Reduction:
     """Solve all equalities that hold everywhere, each for an output with the coefficient 1 or -1.
 
-    Raises NotSolved if one has no such output, or they leave nothing.
+    Raises NotSolved if one has no such output, or if they contradict each other.
     """
     m, d = len(spec.outputs), len(spec.inputs)
     solved: dict[int, tuple[dict[int, int], dict[int, int], int]] = {}  # output -> others, steps, constant
@@ -126,10 +126,10 @@ def _pivot(a: dict[int, int], units: list[int]) -> int:
 
 
 def reconciled(spec: Specification, X: npt.NDArray[np.floating], targets: Array) -> tuple[Array, int, float]:
-    """Return targets (n, m) that satisfy the equalities of the rules, how many rows moved, and by how much at most.
+    """Return targets (n, m) that satisfy the equalities of the rules, how many rows moved, and the largest change.
 
     Each row moves as little as possible, measured in the spread of the outputs: all outputs of an equality share the
-    difference, and those that vary most take most. Limits are ignored.
+    difference, and the outputs that vary most take most of it. Limits are ignored.
     """
     grid = spec.grid
     equalities = [] if grid is None else [e.literal for e in grid.equalities if e.everywhere]

@@ -14,14 +14,14 @@ __all__ = ["cumulative", "exchanged", "floors", "nearest_in_box", "nearest_on_su
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-THETA = 0.4871393  # not a half, where data have ties
+THETA = 0.4871393  # not 0.5, because data have ties there
 _FINE = 2.0**20
-_CLOSE = 1e-3  # of a step: tolerance for the sum of real points
+_CLOSE = 1e-3  # steps by which the sum of real points may be off
 _NEWTON, _DAMPED = 40, 120
 
 
 def of(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-    """Return some rows of values, which may be one row that serves for all."""
+    """Return some rows of values; a single row serves for all."""
     return values if len(values) == 1 else values[rows]
 
 
@@ -74,9 +74,9 @@ def nearest_on_sum(p: Array, lower: Array, upper: Array, total: Array, cost: Arr
 def nearest_in_box(p: Array, lower: Array, upper: Array, rows: Array, right: Array, equal: Mask, cost: Array) -> Array:
     """Return nearest points between limits with `rows z <= right`, or `==` where `equal`; infinite ones do not bind.
 
-    Minimize sum cost (z - p)^2. Given multipliers, z is a clip; these are few, and found by Newton's method, damped
-    where a step does not help, for many points at once. Shapes: p, limits (n, m), rows (k, m), right (n, k), cost (m,);
-    a single row of limits or of right sides serves for all.
+    Minimize sum cost (z - p)^2. Given multipliers, z is a clip. The multipliers are few, and Newton's method finds them
+    for many points at once, damped where a step does not help. Shapes: p, limits (n, m), rows (k, m), right (n, k),
+    cost (m,); a single row of limits or of right sides serves for all.
     """
     n, k = len(p), len(rows)
     share, half, bound = 1.0 / cost, cost / 2, np.isfinite(right)
@@ -130,7 +130,7 @@ def snapped(z: Array) -> Array:
 
 
 def floors(z: Array) -> Array:
-    """Return cumulative sums, made whole: differences of them keep every whole limit that sums of neighbors kept."""
+    """Return cumulative sums as whole numbers; their differences keep each whole limit that sums of neighbors kept."""
     return np.asarray(np.floor(np.cumsum(z, axis=1) + THETA))
 
 
@@ -153,7 +153,7 @@ def remainders(z: Array, p: Array, upper: Array, total: Array, cost: Array) -> A
 
 
 def exchanged(k: Array, p: Array, lower: Array, upper: Array, cost: Array, rounds: int = 4) -> Array:
-    """Move single steps from one output to another as long as that brings a row nearer; the sum stays."""
+    """Move single steps from one output to another, up to `rounds` times, if that brings a row nearer; sums stay."""
     k, rows = k.copy(), np.arange(len(k))
     for _ in range(rounds):
         more = np.where(k + 1 <= upper, cost * (2 * (k - p) + 1), np.inf)

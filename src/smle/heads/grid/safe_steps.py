@@ -1,8 +1,8 @@
 """Safe answers on the grid: for every leaf, whole numbers `slope.kx + offset` that provably obey all rules there.
 
-A mixed-integer program proposes them, near a typical answer. It tries a constant, then an answer that moves with
-stepped inputs, then splits the leaf, at the bit of a region or in the middle of an input. Equalities are solved first.
-The exact checker decides; nothing is rounded, so no room is needed.
+A mixed-integer program proposes them, near a typical answer. The search tries a constant, then an answer that moves
+with stepped inputs, then splits the leaf, at the bit of a region or in the middle of an input. Equalities are solved
+first. The exact checker decides; nothing is rounded, so no room is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["NoGridAnswer", "SafeSearch", "feasible"]
 
 Array = npt.NDArray[np.float64]
 MAX_LEAVES, MAX_DEPTH = 200, 40
-_ROUNDED = 1e-12  # of a limit
+_ROUNDED = 1e-12  # share of a limit that rounding may take
 _CANDIDATES = 12  # regions, and inputs, to try for a split
 
 
@@ -81,7 +81,7 @@ class SafeSearch:
     def grow(self, leaf: GridLeaf, depth: int = 0) -> Any:
         """Return the tree below a leaf, and record its leaves."""
         whole = self.part(leaf, None)
-        if whole is None:  # no input is there: any whole numbers do
+        if whole is None:  # the leaf has no inputs, so any whole numbers will do
             self.leaves.append((np.zeros_like(self.reduction.T), np.array(self.spec.output_ranges)[:, 0]))
             return None
         for affine in (False, True) if self.stepped else (False,):
@@ -115,7 +115,7 @@ class SafeSearch:
         return [self.sorted(x, whole) for x in corners]
 
     def sorted(self, x: Array, whole: Part) -> Array:
-        """Return an input with one category of each group, one that the leaf allows."""
+        """Return an input with one category per group that the leaf allows."""
         x = x.copy()
         for group in self.spec.groups:
             best = max(group, key=lambda j: (whole.low[j], whole.high[j]))
@@ -172,13 +172,13 @@ class SafeSearch:
         return found
 
     def missed(self, leaf: GridLeaf) -> float:
-        """Return by how many steps some rule is missed at least in a leaf, with real offsets allowed."""
+        """Return the least by which rules are missed in a leaf, in steps; offsets may be real."""
         if self.part(leaf, None) is None:
             return 0.0
         return self.problem(leaf, affine=bool(self.stepped), room=0.0).missed()
 
     def part(self, leaf: GridLeaf, region: int | None) -> Part | None:
-        """Return the ends of inputs in a leaf, where a region holds; None if no input is there."""
+        """Return the ends of the inputs of a leaf where a region holds; None if there are none."""
         spec, bits = self.spec, leaf.bits
         if region in bits.off:
             return None
@@ -253,7 +253,7 @@ def prove(
 
 
 def feasible(search: SafeSearch, x: Array, rules: set[int], *, whole: bool) -> bool:
-    """Return whether some answer obeys some rules at one input (d,), in whole or real numbers; in floats."""
+    """Return whether an answer in whole or real numbers obeys some rules at one input (d,), judged in floats."""
     part = Part(x, x)
     problem = Problem(search, part, lambda rule: [part] if rule in rules else [])
     if not whole:

@@ -1,8 +1,8 @@
-"""Problems of the grid head: outputs that rules tie together, nearest whole numbers of steps. Nothing is proved.
+"""Finds nearest whole numbers of steps for outputs that rules tie together. Nothing is proved.
 
-Equalities are solved first, k = B u + T kx + t. For one literal per clause: the nearest real point, rounded so that
-sums of neighbors keep their limits; or, where rules tie few outputs together, whole points around it; then single
-steps as long as they help.
+Equalities are solved first, k = B u + T kx + t. Then one literal per clause is chosen. The nearest real point is
+rounded so that sums of neighbors keep their limits or, with few free outputs, the whole points around it are tried.
+Single steps follow as long as they help.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Asked", "GridBlock"]
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
-_PIECES = 32  # choices of literals that are all tried
-_FEW = 4  # up to this many free outputs, whole points this many steps around the real one are tried
+_PIECES = 32  # up to this many choices of literals are all tried
+_FEW = 4  # up to this many free outputs, whole points around the real one are tried, at these steps from it
 _AROUND, _FARTHER = (-1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3, 4)
 _SORTED = 64  # outputs of a sum that are rounded by remainders
 _COARSE = 0.02  # a step larger than this share of a unit is worth placing exactly
-_STEPS = 10  # single steps that are taken
-_WORK = 2_000_000  # numbers that single steps may examine
+_STEPS = 10  # most single steps
+_WORK = 2_000_000  # most numbers that single steps examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GridBlock:
         self._metric()
 
     def _rows(self) -> None:
-        """Prepare rows over free outputs: those of literals, then upper and lower ends of ranges."""
+        """Prepare rows over free outputs: literals first, then upper and lower ends of ranges."""
         A = np.vstack([self.C @ self.B, self.B, -self.B])
         divisor = np.array([max(int(np.gcd.reduce(np.abs(row).astype(np.int64))), 1) for row in A])
         self.A, self.divisor = A / divisor[:, None], divisor.astype(np.float64)
@@ -111,7 +111,7 @@ class GridBlock:
         """Order base outputs so that sums over some of them are sums of neighbors, if sums nest."""
         m = len(self.outputs)
         derived = [i for i in range(m) if i not in set(self.places.tolist())]
-        # A derived output that is a sum of others is a total; else it is one of the parts, and comes last of them.
+        # A derived output that is a sum of others is a total; any other is one of the parts, and comes last.
         totals = {i for i in derived if (self.B[i] >= 0).all() and self.B[i].any()}
         self.base = np.array([i for i in range(m) if i not in totals], dtype=np.intp)
         sets = []
@@ -141,7 +141,7 @@ class GridBlock:
 
     @cached_property
     def _polyhedron(self) -> Polyhedron:
-        """The rows that bind, where distances are those of the problem."""
+        """The rows that bind, in coordinates where distances are plain."""
         return Polyhedron((self.A @ self.back / self.norm[:, None])[self.binds], np.ones(len(self.free)))
 
     # --- right sides
@@ -160,7 +160,7 @@ class GridBlock:
         return np.asarray(np.floor(r, out=r))
 
     def _on(self, asked: Asked) -> Mask | None:
-        """Return the literals that belong to a clause of a rule that is on (n, literals), or None if always all."""
+        """Return which literals belong to a clause that is on (n, literals), or None if all always do."""
         if asked.on is None or self.always:
             return None
         on = np.zeros((len(asked.p), len(self.literals)), dtype=bool)
@@ -169,7 +169,7 @@ class GridBlock:
         return on
 
     def _ends(self, right: Array, on: Mask | None) -> tuple[Array, Array]:
-        """Return the whole limits of single outputs (n, outputs) that ranges and rows of them leave."""
+        """Return the whole limits of single outputs (n, outputs) that ranges and literals leave."""
         if not self.own:
             return self.lower[None], self.upper[None]
         count = len(right) if on is None else max(len(right), len(on))
@@ -344,7 +344,7 @@ class GridBlock:
         return np.asarray(held)
 
     def _polished(self, k: Array, asked: Asked, r: Array) -> Array:
-        """Take single steps, or one there and one back, as long as rows break less or come nearer."""
+        """Take single steps, or one up and one down, as long as rows break less or come nearer."""
         f, r = len(self.free), np.broadcast_to(r, (len(k), len(self.A)))
         eye = np.eye(f)
         steps = [eye, -eye]

@@ -25,7 +25,7 @@ _SECONDS = 20.0
 
 
 class WholeRow(NamedTuple):
-    """A literal over free outputs and inputs in floats: `a.u + b.kx + s.x <= h`; b and s are by input column."""
+    """A literal over free outputs and inputs in floats: `a.u + b.kx + s.x <= h`, with b and s by input column."""
 
     a: Array
     b: dict[int, float]

@@ -1,6 +1,6 @@
-"""Checked candidates behind any model's answers (certificate format, section 13): what passes the check is served.
+"""Checked candidates behind any model (certificate format, section 13): only answers that pass the check are served.
 
-An answer that the rules allow stays. Others are replaced by the nearest proposal that passes or, if none does, by the
+An answer that the rules allow stays. Any other gives way to the nearest proposal that passes or, if none passes, to the
 stored safe answer. The check and the safe answers are proved; proposals need not be.
 """
 
@@ -38,12 +38,12 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
 _FEW_ROWS = 8  # rows answered one by one
-_FEW_BLOCKS = 8  # up to this many blocks are all solved; of more, those that do not pass
+_FEW_BLOCKS = 8  # up to this many blocks, all are solved; with more, only blocks that do not pass
 _AT_POINT = 2.0**-12  # how far a point may be moved inward, in units, without counting as a move to the safe answer
 
 
 class Candidates(ClipList):
-    """Serves answers that obey the rules: (inputs, answers) -> answers, in float32."""
+    """A program whose answers obey the rules: (inputs, answers) -> answers, in float32."""
 
     def __init__(self, certificate: Certificate) -> None:
         super().__init__(certificate)
@@ -89,7 +89,7 @@ class Candidates(ClipList):
     def _repaired(
         self, X: Array, answers: Array, clipped: Array, bits: Mask
     ) -> tuple[Array, npt.NDArray[np.int8] | None]:
-        """Return what serves rows that do not pass, and how (see `explained`); None if all by nearest answers."""
+        """Return answers for rows that do not pass, and how they were found (see `explained`; None: all nearest)."""
         first, found = self._first_proposals(X, answers, clipped, bits)
         y, bad, _ = self._run(X, first.astype(np.float32))
         short, flat = found.cut, first.ravel()
@@ -98,7 +98,7 @@ class Candidates(ClipList):
         proposals = self.proposals.further(first, found, lambda: self._safe(X, bits).astype(np.float64))
         next(proposals)
         by = np.where(np.any(short, axis=0), 3, 1).astype(np.int8) if short else np.ones(len(y), dtype=np.int8)
-        by[np.isnan(first).any(axis=1)] = 3  # the default replaced what was not found
+        by[np.isnan(first).any(axis=1)] = 3  # the default stands in for what was not found
         left = np.arange(len(y))
         while len(bad):
             open_ = np.zeros(len(left), dtype=bool)
@@ -121,20 +121,20 @@ class Candidates(ClipList):
         return proposals.first(active, x, given, passed)
 
     def _active(self, bits: Mask) -> Mask:
-        """Return a mask of the parts of the rules that bind: those of a rule with an active region."""
+        """Return a mask of the parts that bind: the parts of rules with an active region."""
         if self._of_part is not None:
             return np.asarray(bits.take(self._of_part, 1))
         return np.asarray(bits.astype(np.float32) @ self._switches > 0)
 
     def _given(self, answers: Array) -> Array:
-        """Return answers as float32 numbers in float64."""
+        """Round answers to float32 and return them in float64."""
         if answers.dtype != np.float32:
             answers = answers.astype(np.float32)
         return answers.astype(np.float64)
 
     @property
     def proposals(self) -> Proposals:
-        """Finds answers that obey; created on first use."""
+        """The search for answers that obey, created on first use."""
         if self._proposals is None:
             clauses, aims = self._deployed()
             self._proposals = Proposals(clauses, self.stored["check.scale"], aims, self.stored["clips.default"])
@@ -149,9 +149,10 @@ class Candidates(ClipList):
             self._proposals, self._one_at_a_time = None, Lock()
 
     def _deployed(self) -> tuple[Clauses, Array]:
-        """Return the clauses for proposals to aim at, and the bounds with which the head compares their literals.
+        """Return the clauses that proposals aim at, and the bounds with which the head compares their literals.
 
-        A limit is the one of its clip: a proposal between the two would be moved again, away from what else it obeys.
+        A limit has its clip's numbers: the clip would move a proposal that only obeys the stated limit, perhaps too
+        far.
         """
         spec, clauses = self.specification, self._clauses
         outputs, inputs, aims = list(clauses.outputs), list(clauses.inputs), clauses.h.copy()
@@ -167,7 +168,7 @@ class Candidates(ClipList):
                 if limit.slope:
                     outputs[k] = {limit.output: float(-limit.side)}
                     inputs[k] = {int(j): float(limit.side * slope[j]) for j in np.flatnonzero(slope)}
-                # A clause has a clip in each region of its rule; take the tightest. That of a table is the same in all.
+                # A clause has a clip in each region of its rule; take the tightest. A table's clips are all the same.
                 clipped[k] = min(clipped.get(k, np.inf), outputs[k][limit.output] * offset)
         checked = np.ones(len(aims), dtype=bool)
         checked[list(clipped)] = False
@@ -192,10 +193,10 @@ class Candidates(ClipList):
         return lambda features, answer: check(features, clips(features, answer))
 
     def _safe(self, X: Array, bits: Mask) -> Array:
-        """Return safe answers (n, m) in float32, after the clips of the very bits that choose their leaves.
+        """Return safe answers (n, m) in float32, clipped with the same bits that choose their leaves.
 
-        The proof of a leaf has every bit at one value. At the border of an oblique row, the printed functions, which
-        sum in another order, may see the other value. For candidates this does not matter: they are checked afterwards.
+        The proof of a leaf fixes every bit. The printed functions sum in another order, so at the border of an oblique
+        row they may see the other value. Candidates may be clipped by them, since they are checked afterwards.
         """
         wide = self._inside(X)
         q = self._stored(wide, bits).astype(np.float64)
@@ -230,8 +231,8 @@ class Candidates(ClipList):
     def slopes(self, X: Array, answers: Array, served: Array) -> Slopes:
         """Return derivatives of what was served.
 
-        Answers moved by clips alone are at their limits. Nearest answers keep their tight rows tight, and move with
-        their bounds. Labels that were turned have none.
+        Answers that only clips moved follow their limits. Nearest answers keep their tight rows tight, and move with
+        their bounds. Labels that were turned do not move.
         """
         changed = changed_bits(answers, served)
         rows = np.flatnonzero(changed.any(axis=1))
@@ -249,7 +250,7 @@ class Candidates(ClipList):
     def _repairs(
         self, rows: Numbers, X: Array, answers: Array, served: Array, bits: Mask, kept: Mask
     ) -> list[SlopePart]:
-        """Return derivatives of what was served to rows that do not pass; no number of a block counts as kept."""
+        """Return derivatives of what was served to rows that do not pass; clear `kept` for numbers that blocks move."""
         x, y = self._inside(X), served.astype(np.float64)
         _, found = self.proposals.first(self._active(bits), x, self._given(answers))
         clipped = self._at_limits(rows, X, answers, bits)
@@ -286,7 +287,7 @@ class Candidates(ClipList):
 
 
 def _share(gone: Array, way: Array) -> Array:
-    """Return the share of its way that each row has gone (n,); 1 if there is no start."""
+    """Return the share of its way that each row has gone (n,); 1 if its start is unknown."""
     share = (gone * way).sum(axis=1) / (way * way).sum(axis=1)
     return np.where(np.isnan(share), 1.0, np.clip(share, 0.0, 1.0))
 

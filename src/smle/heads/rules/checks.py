@@ -68,7 +68,7 @@ class Check:
 
 
 def _rows(values: Array, columns: Sequence[Sequence[int]], width: int) -> Any:
-    """Return numbers that are listed row by row as a sparse matrix."""
+    """Return a sparse matrix of numbers listed row by row."""
     starts = np.cumsum([0, *map(len, columns)])
     places = np.array([k for own in columns for k in own], dtype=np.intp)
     matrix = sparse.csr_matrix((values.copy(), places, starts), (len(columns), width))
@@ -78,7 +78,7 @@ def _rows(values: Array, columns: Sequence[Sequence[int]], width: int) -> Any:
 
 
 def as_stored(matrix: Any) -> Any:
-    """Return a matrix as sparse if it is large with few numbers, else as an array."""
+    """Keep a large matrix with few numbers sparse; return any other as an array."""
     size = matrix.shape[0] * matrix.shape[1]
     return matrix if size > _MOST_DENSE and matrix.nnz < _SPARSE * size else matrix.toarray()
 
@@ -90,12 +90,12 @@ def row(matrix: Any, k: int) -> list[tuple[int, float]]:
 
 
 class BlockCheck:
-    """Tells which blocks of outputs pass the check, for answers of which some do not.
+    """The check by blocks of outputs, for rows that do not pass as a whole.
 
     Args:
         check: What is checked.
         blocks: The outputs of each block.
-        part_of: A column of the mask of binding parts, for every rule.
+        part_of: The column of each rule in the mask of binding parts.
     """
 
     def __init__(self, check: Check, blocks: Sequence[Array], part_of: Mapping[int, int]) -> None:
@@ -116,7 +116,7 @@ class BlockCheck:
         self._parts = np.array([part_of[rule] for rule, _ in chosen], dtype=np.intp)
 
     def passed(self, x: Array, given: Array, y: Array, active: Array) -> Array:
-        """Return a mask (n, blocks) of the blocks of answers (n, m), clipped to y (n, m), that pass."""
+        """Return which blocks of answers `given` (n, m), clipped to y (n, m), pass: a mask (n, blocks)."""
         check, w = self._check, y.T.astype(np.float64)
         sums = check.outputs @ w + check.sizes @ np.abs(w)
         sums[: check.moving] += check.inputs @ x.T
@@ -130,7 +130,7 @@ class BlockCheck:
 
 
 class _Checked(_Printer):
-    """Shared by printed checks. `words`: "or" and "not" of truth values."""
+    """What printed checks share. `words`: how they write "or" and "not"."""
 
     words = "or", "not "
 
@@ -143,14 +143,14 @@ class _Checked(_Printer):
         return [int(k) for k in np.unique(self.check.inputs.indices)]
 
     def off(self, rule: int) -> list[str]:
-        """Print "no region of the rule is active", if that is possible."""
+        """Print "no region of the rule is active"; nothing if one always is."""
         places, (either, no) = self.check.where[rule], self.words
         if self.always.intersection(places):
             return []
         return [f"{no}({joined([f'b{i}' for i in places], f' {either} ')})"]
 
     def together(self, own: Sequence[tuple[int, Any]]) -> dict[tuple[str, ...], list[Any]]:
-        """Group what belongs to rules by the condition under which they are off."""
+        """Group (rule, item) pairs by the condition under which the rule is off."""
         found: dict[tuple[str, ...], list[Any]] = {}
         for rule, one in own:
             found.setdefault(tuple(self.off(rule)), []).append(one)
@@ -158,7 +158,7 @@ class _Checked(_Printer):
 
 
 class CheckedRows(_Checked, PrintedRows):
-    """Row by row, in Python's floats."""
+    """The check printed row by row, in Python's floats."""
 
     start = "    served, failed, known = [], [], []\n    for x, q in zip(features.tolist(), answer.tolist()):"
 
@@ -171,7 +171,7 @@ class CheckedRows(_Checked, PrintedRows):
         check, tiny = self.check, repr(float(TINY))
         outputs = range(check.outputs.shape[1])
         values = "".join(f"q{i}, " for i in outputs)
-        if any("affine" in other.out for other in self.ops):  # others leave float32 numbers
+        if any("affine" in other.out for other in self.ops):  # without them, numbers are float32 already
             self.names["packed"] = array
             self.lines.append(f"{values}= packed('f', ({values}))")
         self.lines += [f"if -{tiny} < q{i} < {tiny}: q{i} = 0.0" for i in outputs]
@@ -185,7 +185,7 @@ class CheckedRows(_Checked, PrintedRows):
         self.end = "    return array(served, dtype=float32), failed, known"
 
     def literal(self, k: int) -> str:
-        """Print the comparison of a sum."""
+        """Print a literal: a sum compared with its threshold."""
         check = self.check
         terms = [
             f"{v!r} * {name}{i}" for name, own in (("q", check.outputs), ("a", check.sizes)) for i, v in row(own, k)
@@ -205,7 +205,7 @@ class CheckedRows(_Checked, PrintedRows):
 
 
 class CheckedColumns(_Checked, Columns):
-    """Column by column, in NumPy."""
+    """The check printed column by column, in NumPy."""
 
     words = "|", "~"
 
@@ -280,7 +280,7 @@ class CheckedColumns(_Checked, Columns):
 
 
 def _matrix(pairs: Array, m: int) -> Any:
-    """Return which labels exclude which (m, m); its sums are integers below 2^24."""
+    """Return the matrix (m, m) of excluded pairs; its sums are integers below 2^24, which float32 adds exactly."""
     matrix = sparse.csr_matrix((np.ones(len(pairs), dtype=np.float32), (pairs[:, 0], pairs[:, 1])), (m, m))
     matrix.data[:] = 1.0  # a pair may be stated twice
     return as_stored(matrix)

@@ -24,18 +24,18 @@ __all__ = ["ClipList"]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]
-_FEW_ROWS, _MANY_ROWS = 8, 32  # rows answered one by one: this many, plus two for each limit; at most the second number
-MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # from this many limits on they are looked up, except for so few rows
-_SHARE = 0.15  # share of the limits below which they are looked up
-_MOST_PRINTED = 3000  # limits
+_FEW_ROWS, _MANY_ROWS = 8, 32  # rows answered one by one: the first number plus two per limit, at most the second
+MANY_LIMITS, _FEW_WITH_MANY_LIMITS = 40, 2  # more limits than this are looked up, except for so few rows
+_SHARE = 0.15  # limits are looked up if a row then examines less than this share of them
+_MOST_PRINTED = 3000  # more limits than this are never printed one by one
 _LONG_SUM = 16
-_AT_ONCE = 1024  # rows whose limits are compared, for derivatives
+_AT_ONCE = 1024  # rows whose limits are compared at once, for derivatives
 
 
 class ClipList(AnswersProgram):
-    """Moves answers within the limits that are active at their inputs; allowed answers stay.
+    """A program that moves answers within the limits active at their inputs; allowed answers stay.
 
-    In a head with checked candidates, this is the part before the check.
+    In a head with checked candidates, it runs before the check.
     """
 
     def __init__(self, certificate: Certificate) -> None:
@@ -48,7 +48,7 @@ class ClipList(AnswersProgram):
         self._limits, self._few = len(limits), min(_FEW_ROWS + 2 * len(limits), _MANY_ROWS)
         if len(limits) > MANY_LIMITS:
             self._few = _FEW_WITH_MANY_LIMITS if len(limits) <= _MOST_PRINTED else 0
-        # Long sums over inputs are looked up; pairs of a row and a limit would add them up term by term.
+        # Printed functions look up long sums over categories; pairs of a row and a limit would add them term by term.
         self._long = any(len(limit.slope) > _LONG_SUM for limit in limits)
         self._stages = [op for op in self._ops if isinstance(op.fixed, Stage)]
         self._is_number = np.ones(len(spec.inputs), dtype=bool)  # numbers, not members of a one-hot group
@@ -103,7 +103,7 @@ class ClipList(AnswersProgram):
         return np.asarray((lower <= X) & (upper >= X))
 
     def _at_limits(self, rows: Numbers, X: Array, answers: Array, bits: Mask) -> Limits:
-        """Return how the limits move to which clips bring the answers of some rows."""
+        """Return how the answers that clips put at a limit move with it, for some rows."""
         found = [(np.empty(0, dtype=np.intp), np.empty(0, dtype=np.intp), np.empty((0, X.shape[1])))]
         for start in range(0, len(rows) if self.moves else 0, _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
@@ -142,7 +142,7 @@ class ClipList(AnswersProgram):
         return function(X, answers)
 
     def _first(self, X: Array, few: bool) -> tuple[Array, Function]:
-        """Return inputs in a format of this machine, and the program for that format."""
+        """Return inputs in this machine's byte order, and the function for their format."""
         X = self._native(X)
         known, made = (self._of_rows, self._for_rows) if few else (self._of_columns, self._for_columns)
         if X.dtype not in known:

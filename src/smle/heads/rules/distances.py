@@ -25,9 +25,9 @@ Array = npt.NDArray[np.float64]
 def stated_units(spec: smle_check.StatedSpecification, limits: Iterable[Limit], checked: Checked) -> Array:
     """Return a unit for each output (m,).
 
-    It is the largest number that a limit on the output alone lets it reach. Outputs without such a limit get theirs
-    from outputs next to them in sums, by the sizes of coefficients; if no output of a sum has one, from the largest
-    number that sums are compared with; else it is 1.
+    The unit is the largest number that a limit on the output alone lets it reach. Outputs without such a limit get
+    theirs from outputs beside them in sums, by the sizes of coefficients. If no output of a sum has one, the largest
+    number that sums are compared with sets it; failing that, it is 1.
     """
     m = len(spec.outputs)
     outer, inner = np.zeros(m), np.zeros(m)  # what outputs may reach, and their least size

@@ -1,7 +1,7 @@
 """Safe sets of labels: if rules only say which labels are on or off, search for one set that obeys all of them.
 
-It is searched like nearest labels: from those of a typical answer, of which as few are turned as can be. The result is
-proved by evaluating clauses, as for any answer.
+The search is the one for nearest labels: it starts from the labels of a typical answer and turns as few as it can.
+Evaluating the clauses proves the result, as for any answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LabelRule(NamedTuple):
 
 
 def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
-    """Return which labels are on in a set, near a typical one, that obeys some rules, or None.
+    """Return a set of labels near a typical one that obeys the rules, as a mask, or None if there is none.
 
     Raises TooMany if there are too many pairs, or sets to try.
     """
@@ -63,7 +63,7 @@ def obeying(rules: Iterable[LabelRule], typical: npt.NDArray[np.bool_]) -> npt.N
 def smallest(rules: Mapping[int, LabelRule], typical: npt.NDArray[np.bool_]) -> tuple[int, ...]:
     """Return a small set of rules that no set of labels obeys together.
 
-    All rules together must have no such set. If time runs out, more are returned than needed.
+    Expects rules that contradict each other. If time runs out, the result holds more rules than needed.
     """
     kept, end, size = list(rules), monotonic() + _SECONDS, len(rules)
     while size and monotonic() < end:  # drop many at once, then fewer

@@ -1,9 +1,9 @@
-"""A clip list with many limits, few of them active at a point: only those are examined.
+"""A clip list with many limits: only the few that may be active at a point are examined.
 
 The range of every input is cut into equal parts. A table lists the limits that may be active in a part, by the input
-that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants.
-Nothing is missed: the part of an input is computed by operations that never fall as it rises, and so are the parts of
-a limit's ends.
+that narrows each limit down most; pairs of a row and such a limit are then compared with the limit's own constants. No
+limit is missed: the part of an input never falls as the input rises, and the same operations find the parts of a
+limit's ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = 1024  # rows answered at once, to stay in the processor's cache
 
 
 class _Range(NamedTuple):
-    """Low <= x <= high, except `not_low` and `not_high` (NaN: no exception)."""
+    """The range low <= x <= high without the points `not_low` and `not_high` (NaN: no such point)."""
 
     low: Any
     high: Any
@@ -49,9 +49,9 @@ class _Range(NamedTuple):
 
 
 class LimitPairs:
-    """(features, answer) -> answers, by pairs of a row and a limit that is active there.
+    """A clip list that compares only pairs of a row and a limit active there: (features, answer) -> answers.
 
-    `share`: the share of the limits examined for a row, at inputs anywhere in their ranges.
+    `share`: the share of the limits examined for a row, averaged over the ranges of the inputs.
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Mapping[str, Array], fmt: str) -> None:

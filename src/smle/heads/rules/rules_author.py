@@ -127,7 +127,7 @@ def _checked(
 
 
 def _clip(boxes: Boxes, limit: Limit) -> Clip:
-    """Return the deployed numbers of a limit, on its allowed side by no more than rounding needs."""
+    """Return the deployed numbers of a limit, no farther on its allowed side than rounding needs."""
     try:
         if not limit.slope:
             return Clip(limit, {}, _constant(limit), ZERO)

@@ -1,4 +1,4 @@
-"""Proposals in an ONNX graph: answers near those of the model that obey the rules. Nothing here is proved.
+"""Proposals in an ONNX graph: answers that obey the rules, near the model's. Nothing here is proved.
 
 The head checks proposals, so a mistake here only costs accuracy. As in `smle.nearest.proposals`, outputs that no rule
 ties together are separate problems.

@@ -1,7 +1,8 @@
 """Safe answers: for every leaf of a small tree over the gate, one affine answer that provably obeys all clauses.
 
-A linear program proposes it, in outputs divided by their scale: most room, capped, and near a typical answer. It tries
-a constant, then an affine function of the inputs that rules mention, then splits the leaf. The exact checker decides.
+A linear program proposes it: the answer with most room, up to a cap, near a typical one, in outputs divided by their
+scale. The search tries a constant, then an affine function of the inputs that rules mention, then splits the leaf. The
+exact checker decides.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 _ZERO = Fraction(0)
 MAX_LEAVES = 64
-_MANY_LABELS = 10  # with more, the first set of labels that obeys is taken
-_CANDIDATES = 12  # for a split
-_ANSWERS = 32  # found for members of a group, to be tried for the next one
+_MANY_LABELS = 10  # with more outputs, the first set of labels that obeys is taken
+_CANDIDATES = 12  # regions tried for a split
+_ANSWERS = 32  # answers of members of a group, kept to be tried for the next one
 
 
 class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explains
     """No safe answer was proved in a leaf that cannot be split further.
 
-    `rules`: those that contradict each other at `x`, if known.
+    `rules` contradict each other at `x`, if known.
     """
 
     def __init__(self, leaf: Leaf, rules: tuple[int, ...] = (), x: tuple[Fraction, ...] | None = None) -> None:
@@ -48,9 +49,9 @@ class NoSafeAnswer(Exception):  # noqa: N818 - an outcome that the caller explai
 
 
 class SafeTree(Scaled):
-    """A tree of safe answers that grows: its leaves, `proofs` why they obey, and of how far clips `moved` them.
+    """A growing tree of safe answers: `leaves`, `proofs` that they obey, and how far clips move them (`moved`).
 
-    `boxes` has the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
+    `boxes` holds the kernel's specification, with what its comparisons leave. Safe answers are near `typical` (m,), in
     units of `scale` (m,).
     """
 
@@ -191,7 +192,7 @@ class SafeTree(Scaled):
         known = self.boxes.meeting(leaf.on, BINARY64, leaf.off)
         members = None if known is None else known.members.get(g)
         found: dict[int, Stored] = {}
-        answers: list[Stored] = []  # one found for another member often does; the last one that did comes first
+        answers: list[Stored] = []  # another member's answer often works; the last one that did comes first
         for k in self.spec.groups[g]:
             if members is None or k in members:
                 literals = LiteralSearch(self, leaf, affine=False, hurting=True, only=(g, k), enough=enough)
@@ -245,7 +246,7 @@ class SafeTree(Scaled):
         return result
 
     def move(self, safe: Safe, j: int) -> list[list[Any]]:
-        """Return multipliers that show best how little a clip moves the stored answer; none if not needed."""
+        """Return the multipliers that best bound how far a clip moves the stored answer; none if not needed."""
         clip, facts = self.clips[j], safe.facts
         i, region = clip.limit.output, clip.limit.region
         if i not in self.places[0] or region in facts.leaf.off or not has_rows(facts, None, region):

@@ -25,10 +25,10 @@ __all__ = ["CAP", "ENOUGH", "LITTLE", "LiteralSearch", "Need", "SafePoint", "Sca
 Array = npt.NDArray[np.float64]
 Stored = list[tuple[Form, Fraction]]  # a safe answer: a slope and an offset for each output
 Only = tuple[int, int] | None  # a one-hot group, and the one member to consider
-CAP = 0.5  # of the room, in scales
-ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; for one member of a group, if need be
+CAP = 0.5  # the most room that counts, in scales
+ENOUGH, LITTLE = 1e-3, 1e-9  # room with which the search for literals ends; members of a group may need the second
 _NODES, _FEW_NODES = 300, 20
-_MANY_LIMITS = 50  # of these, a constant answer only considers the tightest
+_MANY_LIMITS = 50  # with more, a constant answer considers only the tightest
 _NEAR = 64.0  # scales around the typical answer in which literals are chosen first
 _MOST_PAIRS = 5_000
 
@@ -69,7 +69,7 @@ class Scaled:
         tied = [row for row in self.spec.rows[: self.spec.stated] if len(row.terms) > 1]
         oblique = {k for row in tied if self.boxes.group_of(row) is None for k in row.terms}
         group = self.boxes.group
-        # What is looked up in a group that no condition ties to other inputs is largest at one of its members.
+        # If no condition ties a group to other inputs, what literals look up in it is largest at one of its members.
         apart = set(range(len(self.spec.groups))) - {group[k] for k in oblique if k in group}
         self.looked_up = {group[k] for k in moving if group.get(k) in apart}
         moving = {k for k in moving if group.get(k) not in apart}
@@ -180,7 +180,7 @@ class Scaled:
 
 
 class LiteralSearch:
-    """Searches for one literal per clause, and an answer that satisfies them, in one leaf."""
+    """A search for one literal per clause, and an answer that satisfies them, in one leaf."""
 
     def __init__(
         self, search: Scaled, leaf: Leaf, *, affine: bool, nodes: int = _NODES, hurting: bool = False,
@@ -190,7 +190,7 @@ class LiteralSearch:
         self.enough = enough
         self.layout = Layout(len(search.read), 0, len(search.used), affine)
         self.base: list[Need] = []
-        self.limits: list[tuple[int, int, Need]] = []  # those that hurt are added to the chosen ones
+        self.limits: list[tuple[int, int, Need]] = []  # limits that may hurt a chosen literal
         self.clips: list[tuple[Clip, RegionMaximum]] = []
         self.open: list[list[Need]] = []
         self.pairs: list[tuple[RegionMaximum, npt.NDArray[np.intp]]] = []
@@ -221,9 +221,9 @@ class LiteralSearch:
         self.size = self.grown() if only is not None else 1.0
 
     def grown(self) -> float:
-        """Scale the bounds of a member up to the scales; return by how much answers shrink again.
+        """Scale a member's bounds up to the size of the scales; return the factor that shrinks answers again.
 
-        Numbers of a table may be a million times those of another member, so room for one may be none for the other.
+        In a table, one member's numbers may be a million times another's: room for one may be none for the other.
         """
         every = [self.base, [need for *_, need in self.limits], *self.open]
         sizes = [abs(need.row.h) for needs in every for need in needs]
@@ -237,7 +237,7 @@ class LiteralSearch:
         return size
 
     def run(self) -> SafePoint | None:
-        """Return an answer that leaves room, or the one that leaves most; None if none was found."""
+        """Return an answer with enough room, or the one with most; None if none was found."""
         best: SafePoint | None = None
         for start in (self.guessed(), []) if self.open or self.pairs else ([],):
             if start is None or (best is not None and best.room >= self.enough):
@@ -252,7 +252,7 @@ class LiteralSearch:
         return best
 
     def allows(self, stored: Stored) -> bool:
-        """Return whether a constant answer, as clips leave it, has enough room; one found elsewhere often does."""
+        """Return whether a constant answer, as clips leave it, has enough room; another member's often has."""
         search, inputs = self.search, len(self.search.used)
         own = np.array([float(stored[i][1]) for i in search.read]) / search.unit / self.size
         point = SafePoint(np.zeros((len(own), inputs)), own, self.enough)
@@ -261,9 +261,9 @@ class LiteralSearch:
         return not self.pairs and not self.broken(point)
 
     def clipped(self, stored: Stored, only: tuple[int, int]) -> Stored:
-        """Return a constant answer as the clips of one member leave it, where they leave anything.
+        """Clip a constant answer to the limits of one member, where they leave it a range.
 
-        No clip moves it then. A move of one member's answer would count against the answers of all others.
+        No clip moves it afterwards. If one did, the move would count against the answers of all other members.
         """
         ends: dict[tuple[int, int], Fraction] = {}  # by output and side, times the side
         for clip, part in self.clips:

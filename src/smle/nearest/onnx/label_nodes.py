@@ -149,7 +149,7 @@ def _searched(w: Writer, logits: str, search: LabelSearch, k: int) -> str:
 
 
 def _walked(w: Writer, diagram: Diagram, on: str, prices: str) -> str:
-    """Return the cheapest sets (k, rows): go up the levels with the best from each node, then down."""
+    """Return the cheapest sets (k, rows): find the best from each node, from the last level up, then follow it down."""
     order, k = diagram.order, len(diagram.order)
     width = max(level.shape[1] for level in diagram.arcs)
     arcs = np.full((k, 2, width), width, dtype=np.int64)

@@ -123,7 +123,7 @@ def _bounds(w: Writer, stack: Stack) -> str:
 def _inputs(w: Writer, block: Block, slope: Array) -> tuple[str, Array]:
     """Return what rows add to their bounds: values (r, rows) of inputs, and their coefficients (J, r).
 
-    Numeric inputs are values themselves. What rows look up by category is one value for each such row.
+    A numeric input is a value itself. What a row looks up by category is one value.
     """
     used = slope.any(axis=0)
     numbers, members = np.flatnonzero(used & ~block.looked_up), np.flatnonzero(used & block.looked_up)
@@ -152,7 +152,7 @@ def _ranked(w: Writer, points: str, cost: str, count: int, k: int) -> list[str]:
 
 
 def _polyhedra(w: Writer, stack: Stack, pieces: list[Piece], given: str, ranks: int) -> list[str]:
-    """Try the sets of rows that can be tight in every piece; of each piece, take the one of its nearest point.
+    """Try the sets of rows that can be tight in each piece, and take the one that gives its nearest point.
 
     The set is found in float32, the point in float64. Rows are moved inward to survive a cast to float32.
     """

@@ -23,7 +23,7 @@ class Backbone:
     opsets: dict[str, int] = field(default_factory=lambda: {"": OPSET})
 
     def behind(self, first: Backbone) -> Backbone:
-        """Return the nodes of both, with those of `first` in front."""
+        """Return the nodes of both, `first` in front."""
         return Backbone(
             [*first.nodes, *self.nodes],
             [*first.initializers, *self.initializers],

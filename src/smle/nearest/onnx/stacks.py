@@ -20,12 +20,12 @@ _PIECES = 16  # up to this many choices of a literal per clause are all tried
 
 
 class Stack:
-    """Blocks with the same literals and clauses, up to bounds and conditions. Each is a part of the rows of a batch.
+    """Blocks with the same literals and clauses, up to bounds and conditions, side by side along the rows of a batch.
 
     Attributes:
         block: The first of them.
         tries_all: Whether all its pieces, choices of a literal per clause, are tried.
-        pieces: These and their tight sets, or None if there are too many, or they are not needed.
+        pieces: The pieces with their tight sets, or None if there are too many or they are not needed.
         clauses: The rows of each clause.
         outputs: Output by output, the positions in all blocks.
     """
@@ -103,7 +103,7 @@ class Stack:
 
 
 def stacks_of(w: Writer, blocks: Sequence[Block], gates: Gates) -> list[Stack]:
-    """Stack the blocks, with the tight sets of those that have few pieces."""
+    """Stack the blocks, and find the tight sets of blocks with few pieces."""
     found: dict[Any, list[Block]] = {}
     sets: dict[Any, list[Piece] | None] = {}
     for block in blocks:

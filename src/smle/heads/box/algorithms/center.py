@@ -84,7 +84,7 @@ def _with_signs(spec: Specification, rules: Sequence[CNF], wish: Array, *, prefe
 
 
 def _compatible(wanted: npt.NDArray[np.intp], weights: Array, pairs: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Pick wanted labels that do not exclude each other, heaviest first. Returns a mask (m,)."""
+    """Return a mask (m,) of wanted labels that do not exclude each other, picked heaviest first."""
     keep = np.zeros(len(weights), dtype=bool)
     candidate = np.zeros(len(weights), dtype=bool)
     candidate[wanted] = True

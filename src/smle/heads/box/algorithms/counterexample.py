@@ -7,10 +7,9 @@
   Its dual bound is cheap for all pairs at once, and only pairs whose bound beats the best value so far are solved.
 * Per clause: maximize min_j (literal_j) by one LP, whose multipliers prove the clause if the maximum is negative.
 
-Where affine bounds cross, a unit lies in [l, max(l, u)], so the maximum of a row is that of a convex function of x, at
-a vertex of the region. If there are too many vertices, branch and bound settles units one by one, at l or below u,
-until the line above max(l, u) costs nothing at the maximum. Either way the optimum is that of the paper's MILP with its
-B_i.
+Where affine bounds cross, a unit lies in [l, max(l, u)], so the excess of a row is convex in x and largest at a vertex
+of the region. If there are too many vertices, branch and bound settles units one by one, at l or below u, until the
+line above max(l, u) costs nothing at the maximum. Either way the optimum is that of the paper's MILP with its B_i.
 
 Rounding is ignored: these are the paper's problems over real numbers, and callers put the tolerance of its supplement
 into h. The MILPs are in studies/formulations.py.

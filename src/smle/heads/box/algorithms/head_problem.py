@@ -140,7 +140,7 @@ class HeadProblem:
         return HeadNumbers.of(head, self.envelope, self.domain)
 
     def safe(self, head: Head, margin: float = 0.0) -> bool:
-        """Return whether every obligation is proved with at least this margin, and note the pairs that are not."""
+        """Return whether every obligation is proved by more than this margin, and note the pairs that are not."""
         good = head.fallback is None or self.fallback_safe(head.fallback)
         for part in self.parts:
             verdicts = judge_literals(part.literals, head, part.envelope, part.support)

@@ -5,7 +5,7 @@ projects to the nearest head over the memory: a QP for linear rules (equation po
 exclusions (equation mutex_projection).
 
 With P the identity and few rows, the QP is solved through its dual, whose size is the number of rows, and the MIQP by
-branching on which literal of a broken clause shall hold: the same optimum as the paper's big-M formulation
+branching on which literal of a broken clause should hold: the same optimum as the paper's big-M formulation
 (studies/formulations.py). Following the supplement, the projection is asked for slightly more than the search checks,
 in the units of the rows as stated. Rounding of the deployed float32 program counts as part of the tolerance.
 """
@@ -67,7 +67,7 @@ _NODES = 400  # choices of literals that a projection tries
 class Pdcg:
     """The outcome of a run.
 
-    * `head`: the last head, projected or not, whether or not the run succeeded.
+    * `head`: the last head, also if the run failed.
     * `succeeded`: a search found no counterexample, rounding included. `reason`: why the run failed.
     * `iterations`: projections made. `counterexamples`: those found, in order.
     """
@@ -104,13 +104,13 @@ def run_pdcg(
 ) -> Pdcg:  # fmt: skip
     """Run Algorithm 1 on one head.
 
-    The k-th projection starts from the (k-1)-th head. The paper leaves open whether it starts from the given head
-    instead, but reports that one counterexample in memory was enough. When `anchored`, one is not enough if two corners
-    of the box matter: each projection forgets what the last one repaired.
+    Each projection starts from the head of the one before. The paper leaves open whether it starts from the given head
+    instead (`anchored`), but reports that one counterexample in memory was enough. When `anchored`, one is not enough
+    if two corners of the box matter: each projection forgets what the last one repaired.
 
     Args:
         head: The head to project.
-        problem: Its obligations.
+        problem: The obligations of the head.
         n_it: Largest number of iterations.
         n_xs: Size of the memory.
         tolerance: Slack that the projection keeps in every literal, in its own units.
@@ -118,8 +118,8 @@ def run_pdcg(
         anchored: Project the given head each time. Ends at the nearest safe head if the memory is large enough.
         cost: The distance to minimize: `squared` as in the paper, or `absolute`, which is linear.
         search: Finds a counterexample; by default `strongest_counterexample`. The run succeeds once it finds none.
-        projection: Projects over the memory; by default `memory_projection`. Together with `search`, this grounds any
-            predicate over the outputs a head reaches.
+        projection: Projects over the memory; by default `memory_projection`. Together with `search`, this enforces any
+            predicate over the outputs that a head reaches.
     """
     current, found = head, list[Counterexample]()
     points = Memory(n_xs) if memory is None else memory
@@ -189,7 +189,7 @@ def _searches(part: RegionObligations, problem: HeadProblem, numbers: HeadNumber
 
 
 def memory_features(points: Memory, head: Head) -> Array:
-    """Return (z, x if it passes through, 1) for every point. Shape (points, parameters per output)."""
+    """Return (z, x if the head sees it, 1) for every point. Shape (points, parameters per output)."""
     rows = []
     for x, z, _ in points.points:
         rows.append(np.concatenate([z, [1.0]]) if head.V is None else np.concatenate([z, x, [1.0]]))
@@ -254,7 +254,7 @@ def memory_projection(
 
 
 class _Squared:
-    """Minimize 1/2 |theta' - theta|^2 s.t. g.y_i <= right, through the dual.
+    """The projection that minimizes 1/2 |theta' - theta|^2 s.t. g.y_i <= right, through the dual.
 
     The row of (i, g) in terms of theta is g (x) features_i, so the dual's matrix is (g.g') (features.features').
     """
@@ -296,7 +296,7 @@ class _Squared:
         return Solution(Status.OPTIMAL, x=moved.reshape(-1), objective=0.5 * float(nu @ (excess * scale - left)))
 
     def _unsolved(self, rows: Sequence[Row], found: Solution) -> Solution:
-        """Return INFEASIBLE if a linear program does; solvers of the dual, then unbounded, run into limits."""
+        """Return INFEASIBLE if a linear program does: the dual is then unbounded, and its solver only meets limits."""
         asked = _Absolute(self.theta, self.features)(rows)
         return asked if asked.status is Status.INFEASIBLE else found
 
@@ -320,7 +320,7 @@ def _dual(K: Array, right: Array) -> Solution:
 
 
 class _Absolute:
-    """Minimize |theta' - theta|_1 s.t. g.y_i <= right, as one linear program in the moves up and down."""
+    """The projection that minimizes |theta' - theta|_1 s.t. g.y_i <= right: a linear program in moves up and down."""
 
     def __init__(self, theta: Array, features: Array) -> None:
         self.theta, self.features = theta, features

@@ -93,9 +93,9 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
     A head that is already safe with the given margin is returned unchanged.
 
     Args:
-        over: What to project.
-        spec: What must hold.
-        cells: Its regions and cells.
+        over: The heads to project, with their bounds.
+        spec: The rules.
+        cells: The regions and cells of the rules.
         margin: Extra room to keep in every clause, in the units of its left-hand sides.
     """
     results = tuple(
@@ -111,7 +111,7 @@ def project(over: FrozenHeads, spec: Specification, cells: Cells, *, margin: flo
 
 
 def nearest_safe_head(head: Head, problem: HeadProblem, *, margin: float = 0.0) -> HeadResult:
-    """Return the safe head nearest to a given one, which is itself if it is safe."""
+    """Return the safe head nearest to a given one: the same head if it is safe."""
     if problem.safe(head, margin):
         return HeadResult(head, 0.0)
     return safe_head(Objective.distance(head.vector()), problem, current=head, margin=margin)

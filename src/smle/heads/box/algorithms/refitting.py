@@ -35,7 +35,7 @@ class Samples:
     """Frozen embeddings of a data set. Shapes: embedding (N, n), inputs (N, d), head (N,), targets (N, m), weight (N,).
 
     `head` is the number of the head that serves each row; the loss compares with `targets`. Embeddings are clipped,
-    except those of rows served by the free head.
+    except in rows that the free head serves.
     """
 
     embedding: Array
@@ -52,7 +52,7 @@ class Samples:
             raise ValueError(f"Expected arrays with the same number of rows. Got {sorted(rows)}.")
 
     def of(self, head: int) -> Samples:
-        """Return the rows that one head serves, except those of weight 0."""
+        """Return the rows that one head serves, without rows of weight 0."""
         mine = (np.asarray(self.head) == head) & (self.weight > 0)
         return Samples(*(part[mine] for part in vars(self).values()))
 

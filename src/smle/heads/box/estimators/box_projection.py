@@ -53,7 +53,7 @@ def projected(
     network = _with_rules(old, old.head, box, deployed.backbone, spec)
     if X is None and network.cells.free_cell and box.free is None:
         raise DataError(
-            "Some inputs fall under no rule any more, and the model has no head for them. Pass the training data, "
+            "Some inputs no longer fall under any rule, and the model has no head for them. Pass the training data, "
             "so that one is fitted, or keep a rule that always applies, such as a range of the outputs."
         )
     safe = project(network)

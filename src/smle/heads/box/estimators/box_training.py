@@ -47,8 +47,8 @@ def train_box(
     """Train a network with a box under the rules of a task; return its backbone and the certificate of the box.
 
     After training, heads are replaced by the safe ones that fit the training rows best, if validation improves. Shapes:
-    encoded (n, d), the inputs of the rules; wide (n, D), all columns that the backbone reads, these first; targets (n,
-    m); weight (n,). Raises NotCertifiedError if a rule cannot be proved.
+    encoded (n, d), the inputs of the rules; wide (n, D), all columns that the backbone reads, those of the rules first;
+    targets (n, m); weight (n,). Raises NotCertifiedError if a rule cannot be proved.
     """
     with float32_by_default():
         network = _network(model, task, encoded, wide, targets, seed)

@@ -84,8 +84,8 @@ class LearnedBox(SafeEstimator, NetworkParameters):
         """Train a network with a box, and certify it.
 
         Args:
-            X: Table with the rules' input columns, and any others the embedding is to read; or an array of the rules'
-                inputs in their order.
+            X: Table with the rules' input columns, and any others that the network should read; or an array of the
+                rules' inputs in their order.
             y: Targets: a table with the rules' output columns, or an array in their order.
             sample_weight: Weight of each row (N,) in loss, early stopping and refit. Rows of weight 0 are left out.
 

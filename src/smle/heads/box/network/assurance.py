@@ -37,8 +37,8 @@ def _require_box(network: object) -> None:
 def verify(network: BoxNetwork) -> Verdicts:
     """Judge every rule for the network as it would be deployed now.
 
-    What is not proved is `NotProved`, with a corner of the box that breaks the rule, or `Violated`, with an input at
-    which the network itself does. See `smle.attack` and `smle.counterexample`.
+    A rule without proof is `NotProved`, with a corner of the box that breaks it, or `Violated`, with an input at which
+    the network itself breaks it. See `smle.attack` and `smle.counterexample`.
     """
     _require_box(network)
     verdicts = verify_frozen_heads(network.frozen_heads(), network.spec, network.cells)
@@ -51,7 +51,7 @@ def _replayed(verdicts: Verdicts, network: BoxNetwork) -> Verdicts:
     with evaluating(network):
         try:
             asked.ask(np.array([network.spec.ends()[0]] * 2))
-        except Exception:  # noqa: BLE001  # whatever a backbone raises that reads something else than the features
+        except Exception:  # noqa: BLE001  # a backbone that reads other inputs than the features may raise anything
             return verdicts
         return replayed(verdicts, network.spec, asked, cell_of=network.deployed.cell_of)
 
@@ -65,7 +65,7 @@ def certify(
 
     Args:
         network: The network; it is switched to eval mode.
-        tensors: The weights as stored, if the certificate is for a file; by default those of the network.
+        tensors: The weights as stored, if the certificate is for a file; by default the network's.
         files: The files to bind, by role (`model`, `rules`).
 
     Raises:

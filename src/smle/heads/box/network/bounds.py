@@ -21,10 +21,10 @@ _NARROW = 0.0025  # initial contribution of each slope to the half-width
 
 
 class BoxParameters(NamedTuple):
-    """c(x') = center (1, x') and h(x') = half (1, x'), per embedding unit: offset first, then slopes.
+    """Center and half-width per embedding unit, c(x') = center (1, x') and h(x') = half (1, x'), offsets first.
 
-    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. With hidden layers (A, a), shapes
-    (k, d) and (k,) of the first, relu(A x' + a) and so on replaces x'.
+    Shapes: center, half (n, 1 + d), or (n, 1) where the bounds do not depend on x. With hidden layers (A, a), the
+    output of the last one replaces x'; the first is relu(A x' + a), with shapes (k, d) and (k,).
     """
 
     center: Tensor
@@ -38,7 +38,7 @@ class BoxParameters(NamedTuple):
 
 
 class BoxModule(nn.Module):
-    """A kind of bounds. Subclasses are final. `widths` are those of its hidden layers, if any."""
+    """A kind of bounds. Subclasses are final. `widths` lists the sizes of its hidden layers, if any."""
 
     widths: tuple[int, ...] = ()
 
@@ -80,7 +80,7 @@ class BoxModule(nn.Module):
 
 
 class FixedBox(BoxModule):
-    """-1 <= z <= 1. After a linear layer this is as general as any constant bounds."""
+    """Bounds -1 <= z <= 1. After a linear layer they are as general as any constant bounds."""
 
     lower: Tensor
     upper: Tensor
@@ -103,7 +103,7 @@ class FixedBox(BoxModule):
 
 
 class AffineBox(BoxModule):
-    """l(x) <= z <= u(x), both affine and trained, starting around 0 with half-widths of about 1.
+    """Bounds l(x) <= z <= u(x), both affine and trained, starting around 0 with half-widths of about 1.
 
     h(x') = w0 + wp (x' - low) + wm (high - x') with w0, wp, wm > 0: every affine function that is positive on the
     domain [low, high] has this form. Shapes: low, high (d,).
@@ -136,7 +136,7 @@ class AffineBox(BoxModule):
 
 
 class NetworkBox(BoxModule):
-    """l(x) <= z <= u(x) by hidden layers of ReLU units, starting around 0, about 1 wide on either side.
+    """Bounds l(x) <= z <= u(x) by hidden layers of ReLU units, starting around 0 with half-widths of about 1.
 
     The half-width is w0 + sum_j w_j h_j with w0, w_j > 0 and h >= 0. With one layer it would be convex in x; with two
     it takes any shape. The kinks of the first layer start at random places of the domain [low, high], shapes (d,).

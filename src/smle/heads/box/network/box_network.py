@@ -52,7 +52,7 @@ class BoxNetwork(Float32Only):
     * The network alone does not keep its heads safe: an enforcement (`smle.training.PDCG`) keeps them near safe ones in
       training and makes them safe at the end. `smle.project` does so without training.
     * `eval()` freezes bounds and heads. What then runs is the deployed program, which `smle.certify` judges. It runs in
-      NumPy, in float32, whatever precision torch is set to; gradients are those of training.
+      NumPy, in float32, whatever precision torch is set to, with the gradients of training.
     * Projected or refitted heads are deployed unchanged (`pin`) until training continues.
 
     Args:
@@ -60,9 +60,10 @@ class BoxNetwork(Float32Only):
         spec: The rules.
         embedding: Width n of the backbone's output.
         bounds: `constant` (trained), `fixed` (-1 and 1), `affine` (trained, functions of x) or `network` (trained, a
-            small ReLU network of x). Or your own modules: two as a tuple, for lower and upper bounds, each `Linear` and
-            `ReLU` in turn, inputs (batch, d) -> (batch, n); one such for both, (batch, 2 n), lower bounds first; or any
-            with `affine_bounds()`, lower and upper (n, 1 + d), offsets first.
+            small ReLU network of x). Or your own modules: a tuple of two, for lower and upper bounds, each of `Linear`
+            and `ReLU` layers in turn, (batch, d) -> (batch, n); one such module for both, with outputs (batch, 2 n),
+            lower bounds first; or any module whose method `affine_bounds()` returns lower and upper bounds (n, 1 + d),
+            offsets first.
         gate: Use one head per cell, chosen by membership of x. False: one head for all inputs, as in the paper.
         passthrough: Let the heads see x directly (V x). None: only if rules mention inputs in `then`.
         frame: Units of the raw parameters, from data; by default the user's units.
@@ -71,7 +72,7 @@ class BoxNetwork(Float32Only):
         cells: The cells, if already known.
 
     Raises:
-        RuleError: If there are no rules.
+        RuleError: If there are no rules, or they ask for steps or equalities.
         NotCertifiedError: If no affine answer is found for the rules of some cell.
     """
 
@@ -100,7 +101,7 @@ class BoxNetwork(Float32Only):
         require_rules(spec)
         if spec.grid is not None:
             raise RuleError(
-                "A learned box does not serve whole numbers of steps, nor equalities. Use SafeNetwork, SafeRegressor "
+                "A learned box serves neither whole numbers of steps nor equalities. Use SafeNetwork, SafeRegressor "
                 "or smle.correct, whose head is read off the rules."
             )
         if embedding < 1:
@@ -218,7 +219,7 @@ class BoxNetwork(Float32Only):
 
     def _serve(self, features: Tensor, z: Tensor) -> Tensor:
         """Return what is deployed, with the gradients of training if requested."""
-        # A compiler follows the network through training; an exported program has the heads of its time.
+        # A compiled program follows the network through training; an exported one keeps the heads of that moment.
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         key = self._head.live if is_compiled else self._head.key
         embedding = z if z.dtype is torch.float32 else z.to(torch.float32)
@@ -287,10 +288,10 @@ class BoxNetwork(Float32Only):
 
     @torch.no_grad()
     def pin(self, over: FrozenHeads) -> None:
-        """Deploy these heads exactly, until training continues; the bounds stay, and the free head if none is given.
+        """Deploy these bounds and heads exactly, until training continues; the free head stays if none is given.
 
-        The raw parameters are set to match, so that training would continue from these heads. The network is left in
-        eval mode.
+        The raw parameters of heads are set to match, so that training would continue from these heads; the bounds keep
+        theirs. The network is left in eval mode.
         """
         self.eval()
         if over.free is None:

@@ -58,8 +58,8 @@ def centers_of(spec: Specification, cells: Cells, *, prefer: Array | None) -> li
 def frozen(parameters: HeadParameters, box: BoxModule) -> FrozenHeads:
     """Compute heads and bounds in float64 and round them to float32, as deployed.
 
-    With constant bounds and heads that do not see x, heads carry a safe answer for NaN embeddings. The clip of other
-    heads needs none.
+    With constant bounds and heads that do not see x, heads carry a safe answer for NaN embeddings. Other heads need
+    none, because their clip replaces NaN.
     """
     certified, free = parameters(torch.float64)
     weight, slope, bias = (None if part is None else part.cpu().numpy() for part in certified)

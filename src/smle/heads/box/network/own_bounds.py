@@ -113,7 +113,7 @@ def _refused(module: nn.Module, why: str) -> str:
 
 
 class ChainBox(BoxModule):
-    """l(x) and u(x) by a user's layers, trained with the network: one chain for both, or one each."""
+    """Bounds l(x) and u(x) by a user's layers, trained with the network: one chain for both, or one each."""
 
     def __init__(self, chains: Sequence[Chain]) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def _deeper(layers: Layers, depth: int) -> Layers:
 
 
 class StatedBox(BoxModule):
-    """l(x) and u(x) as a user's module states them: affine, however it computes them."""
+    """Bounds l(x) and u(x) as a user's module states them: affine, however it computes them."""
 
     def __init__(self, module: nn.Module, units: int, inputs: int) -> None:
         super().__init__()

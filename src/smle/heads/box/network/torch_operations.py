@@ -62,7 +62,7 @@ def _cell(op: Op, bits: None, signatures: Tensor) -> Made:
 
     def cell(bits: Tensor) -> Tensor:
         bits = bits.float()
-        # 2 bits.s - |s| equals |bits| exactly where s equals bits. All numbers are small integers, hence exact.
+        # 2 bits.s - |s| equals |bits| exactly where s equals bits. The numbers are small integers: nothing is rounded.
         match = 2 * bits @ known.T - ones == bits.sum(dim=1, keepdim=True)
         return torch.where(match.any(dim=1), match.float().argmax(dim=1), strictest)
 

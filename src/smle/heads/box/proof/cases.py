@@ -115,8 +115,9 @@ class Cases:
     def _cut(self, part: _Part, verdict: Verdict, directions: Sequence[Array]) -> Cut | UnitCut | None:
         """Return where to cut a part, or None if nothing can be cut.
 
-        Boxes are bisected; else the unit is cut for which the line above max(l, u) costs most in a direction (n,) of
-        the embedding: in the one that fails, or else in that of any literal, for which other weights would pay.
+        Bounds by networks: bisect the box. Affine bounds: cut the unit for which the line above max(l, u) costs most in
+        a direction (n,) of the embedding. Try the direction that fails first, then the directions of all literals,
+        which other weights would use.
         """
         crossing = self._envelope.crossing
         if self._bounds.hidden:

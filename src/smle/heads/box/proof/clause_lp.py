@@ -29,7 +29,7 @@ _MOST_PARTS = 300
 
 @dataclass(frozen=True, eq=False)
 class ClauseOptimum:
-    """The result of the LP: value M, weights (k,), the point x (d,) and z (n,). They are None if it failed."""
+    """The result of the LP: value M, weights (k,), the point x (d,) and z (n,); NaN and None if it failed."""
 
     solution: Solution
     value: float = float("nan")

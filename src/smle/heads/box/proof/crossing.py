@@ -3,8 +3,8 @@
     max(l, u) = u + relu(l - u) <= u + share (l - u) + lift        for every share in [0, 1]
 
 With l - u in [low, high] over a region, lift is the larger of relu(low) - share low and relu(high) - share high: convex
-functions are largest at an end. Units that never cross there have share 0, those that always do have share 1, both with
-lift 0. A cut l <= u or l >= u settles a unit in the same way, exactly, and is one more row of the region.
+functions are largest at an end. Units that never cross there have share 0, units that always cross have share 1, both
+with lift 0. A cut l <= u or l >= u settles a unit in the same way, exactly, and is one more row of the region.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Crossing:
     """Units whose bounds may cross in the domain, and how far they cross in a region.
 
     Shapes: units (k,); offset (k,) and slope (k, d) of l - u; low, high (k,): its range over the region, proved by the
-    multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) are those of u, widened.
+    multipliers lower_mu, upper_mu (k, r); share, lift (k,). upper (n,) and upper_slope (n, d) state u, widened.
     """
 
     units: npt.NDArray[np.intp]
@@ -77,7 +77,7 @@ class Crossing:
 
     @cached_property
     def open(self) -> npt.NDArray[np.intp]:
-        """Positions in `units` of those that cross in part of the region only."""
+        """Positions in `units` of the units that cross only in part of the region."""
         return np.flatnonzero((self.low < 0) & (self.high > 0))
 
     def tops(self, settled: Mapping[int, bool]) -> tuple[Array, Array]:

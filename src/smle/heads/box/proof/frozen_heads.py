@@ -41,8 +41,8 @@ class Layer(NamedTuple):
 class Bounds:
     """l(x) = lower + lower_slope h and u(x) = upper + upper_slope h. Without slopes the bounds are constant.
 
-    `hidden`: layers with a ReLU after each; h is what the last one gives, or x without any. Shapes: lower, upper (n,),
-    slopes (n, len(h)).
+    `hidden`: layers with a ReLU after each; h is the output of the last one, or x if there is none. Shapes: lower,
+    upper (n,), slopes (n, len(h)).
 
     Bounds may cross: where l > u the clip gives l. So constant bounds that cross are stored with upper = lower. Bounds
     by a network cannot cross if `lower <= upper` holds entry by entry, offsets and slopes, because h >= 0.
@@ -160,8 +160,8 @@ _PARTS = {"weight": "W", "bias": "b", "passthrough": "V", "fallback": "fallback"
 class FrozenHeads:
     """Bounds shared by all cells, and one head per cell, in the order of `Cells`.
 
-    The last cell may be free: nothing is required there. Then the last of `heads` is None, and `free` is the head that
-    serves it, once there is one: W and b alone.
+    The last cell may be free: nothing is required there. Then the last of `heads` is None, and `free`, once there is
+    one, serves that cell with W and b alone.
     """
 
     bounds: Bounds

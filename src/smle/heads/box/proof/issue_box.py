@@ -100,7 +100,7 @@ def _coverage(cells: Cells) -> dict[str, Any]:
 
 
 class _Proofs:
-    """Writes the proofs of a certificate; arrays are appended to the binary block."""
+    """The proofs of a certificate, as it stores them; arrays are appended to the binary block."""
 
     def __init__(self, verdicts: Verdicts, block: bytearray) -> None:
         self.verdicts, self.block = verdicts, block

@@ -75,7 +75,7 @@ class HiddenLayer:
         chord = np.where(open_, highest / np.where(open_, highest - lowest, 1.0), lowest >= 0)
         slopes = np.stack([np.clip(2 * chord - 0.5, 0.0, 1.0), chord], axis=1).astype(np.float32)
         above = slopes[:, 1].astype(np.float64)
-        # ReLU minus a line is convex, hence largest at an end.
+        # ReLU minus a line is convex, so it is largest at an end.
         ends = [np.maximum(end, 0.0) - above * end for end in (lowest, highest)]
         lift = np.maximum(*ends) * (1 + 1e-12)
         errors = (affine_errors(weight, sizes, bias) + inherited + _TINY) * _UP
@@ -88,7 +88,7 @@ class HiddenLayer:
 
     @property
     def chain(self) -> list[HiddenLayer]:
-        """All layers up to this one, the first first."""
+        """All layers up to this one, in order."""
         return [*([] if self.previous is None else self.previous.chain), self]
 
     def back(self, q: Array) -> tuple[Array, Array]:

@@ -39,8 +39,8 @@ class Multipliers:
     * `weights` (literals,): lambda, on the simplex; all zero if `empty`.
     * `rows`: (row number, mu > 0) pairs; numbers as in `Cells.rows`, one-hot rows after them.
     * `empty`: the rows alone prove that the region is empty, so nothing has to hold there.
-    * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields are
-      then those of the worst part. Empty if the region was proved as a whole.
+    * `cases`: the parts of the region that were proved one by one, as a tree of cuts in preorder; the other fields then
+      describe the worst part. Empty if the region was proved as a whole.
     """
 
     weights: Array
@@ -51,7 +51,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class Cut:
-    """Two boxes follow: x[input] <= at, then x[input] >= at."""
+    """A cut into two boxes, which follow: x[input] <= at, then x[input] >= at."""
 
     input: int
     at: float
@@ -59,7 +59,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class UnitCut:
-    """Two cases follow: l <= u for a unit of the embedding, then l >= u."""
+    """A cut into two cases, which follow: l <= u for a unit of the embedding, then l >= u."""
 
     unit: int
 

@@ -45,7 +45,7 @@ _TINY_SHARE = 1e-13
 _WITNESSES = 20
 """Keep an input for up to this many unproved pairs."""
 _MOST_PAIRS = 500
-"""Try pairs that weights do not prove as clauses, up to this many."""
+"""Try up to this many pairs as clauses if weights do not prove them."""
 
 
 def verify(over: FrozenHeads, spec: Specification, cells: Cells) -> Verdicts:

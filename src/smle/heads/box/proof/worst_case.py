@@ -50,7 +50,7 @@ class WidenedBox:
 
     @property
     def crosses(self) -> bool:
-        """Whether affine bounds cross in part of the region only."""
+        """Whether affine bounds cross only in part of the region."""
         return self.crossing is not None and len(self.crossing.open) > 0
 
     @property
@@ -67,7 +67,7 @@ class WidenedBox:
     def over_region(cls, bounds: Bounds, support: RegionMaximum, *, proved: bool = True) -> WidenedBox:
         """Return the widened box over a region, where the clip gives l if l > u.
 
-        If not `proved`, how far bounds cross may come from the vertices of the region, which is faster but has no
+        If not `proved`, the vertices of the region may tell how far bounds cross, which is faster but gives no
         multipliers.
         """
         domain = support.region.domain

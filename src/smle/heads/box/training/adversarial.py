@@ -21,7 +21,7 @@ __all__ = ["Adversarial"]
 
 
 class Adversarial(PDCG):
-    """Attack the network in training instead of projecting it; PDCG projects at the end.
+    """Attacks on the network in training, instead of projections; PDCG projects at the end.
 
     After a gradient step, inputs in the rules' regions climb the gradient of the violation through backbone, clip and
     head. Then all parameters take one Adam step to reduce it.
@@ -71,7 +71,7 @@ class Adversarial(PDCG):
             )
 
     def _climbed(self, network: BoxNetwork, number: int, problem: HeadProblem) -> Tensor:
-        """Return inputs (points, d) in the head's regions, moved a few steps toward violations."""
+        """Return inputs (points, d), drawn from the head's regions and moved a few steps toward violations."""
         low, high = (torch.tensor(end, dtype=torch.float64) for end in (problem.domain.low, problem.domain.high))
         x = torch.tensor(self._drawn(problem), dtype=torch.float64)
         for step in range(self.steps):
@@ -85,7 +85,7 @@ class Adversarial(PDCG):
         return x.detach()
 
     def _drawn(self, problem: HeadProblem) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return random inputs in the regions: between known vertices, else in the domain's box."""
+        """Return random inputs for each region: between its known vertices, else in its box."""
         parts = problem.parts
         share = -(-self.points // max(1, len(parts)))
         found = []

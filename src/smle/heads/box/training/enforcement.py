@@ -44,7 +44,7 @@ class ProjectionReport(NamedTuple):
 
 
 class Enforcement:
-    """Makes the heads of a box network safe. Subclasses are final; users choose one by its `name`.
+    """A way to make the heads of a box network safe. Subclasses are final; `name` tells them apart in checkpoints.
 
     `reports` collects runs until the training loop moves them to `History.projections`.
     """
@@ -84,11 +84,11 @@ class Enforcement:
 
 
 class PDCG(Enforcement):
-    """After every `every`-th step, find the strongest counterexample and project over the last `memory` of them.
+    """The paper's Algorithm 2: every `every` steps, find the strongest counterexample, project over the last `memory`.
 
     The full run at the end continues on each head until no counterexample is left or `iterations` projections were
-    made. If one is left, the nearest safe heads are found exactly. All runs are in `History.projections`, those of the
-    end, head by head, in `final`.
+    made. If one is left, the nearest safe heads are found exactly. `History.projections` has all runs, `final` the runs
+    at the end, head by head.
 
     Args:
         memory: Counterexamples kept per head, first in first out: the paper's n_xs (1 for linear rules, 10 for
@@ -100,8 +100,8 @@ class PDCG(Enforcement):
             move slowly. False: start with none, as the paper's Algorithm 1 does.
         anchored: Start all projections of one run from the head it was given.
         cost: `squared`, the paper's, or `absolute`: a linear program instead of a quadratic one.
-        time_limit: Seconds that all projections may take together. None: no limit; after a minute the log says how long
-            a step takes.
+        time_limit: Seconds that all projections may take together. None: no limit, but after a minute the log says how
+            long they took so far.
         search: Another way to look for counterexamples (`smle.heads.box.algorithms.Finder`). None: the strongest one.
         projection: Another way to project over the kept counterexamples (`smle.heads.box.algorithms.Projector`).
             Together with `search`, this enforces any predicate of your own; the rules are proved all the same.
@@ -149,7 +149,7 @@ class PDCG(Enforcement):
         """Project until no counterexample is left, prove the heads or the nearest safe ones, deploy them.
 
         Raises:
-            NotCertifiedError: If no safe heads were found. The network keeps those of the last projection.
+            NotCertifiedError: If no safe heads were found. The network keeps the heads of the last projection.
         """
         network.eval()
         over = network.frozen_heads()
@@ -163,7 +163,7 @@ class PDCG(Enforcement):
         network.pin(projected)
 
     def _exactly(self, over: FrozenHeads) -> FrozenHeads:
-        """Return the nearest safe heads to those that the final run left."""
+        """Return the safe heads nearest to the heads that the final run left."""
         heads: list[Head | None] = []
         for number, head in enumerate(over.heads):
             if head is None:
