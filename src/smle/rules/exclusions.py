@@ -85,7 +85,8 @@ def _from_array(stated: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def _from_names(stated: Any, labels: Sequence[str], by_number: bool) -> npt.NDArray[np.int64]:
     if not isinstance(stated, list | tuple):
-        raise RuleError("Expected a list of pairs of labels, as in [[cat, dog], [cat, bird]]. Got something else.")
+        said = f"Got {str(stated)[:60]!r}."
+        raise RuleError(f"Expected a list of pairs of labels, as in [[cat, dog], [cat, bird]]. {said}")
     number = {label: index for index, label in enumerate(labels)}
     if by_number and not any(name in number for pair in stated for name in pair):
         number = {str(index): index for index in range(len(labels))}
