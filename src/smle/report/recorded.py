@@ -36,7 +36,7 @@ _HINTS = {
     "quick": "ridge regression and trees",
     "preprocess": "trained on the nearest allowed targets",
     "postprocess": "nearest allowed answer, by optimization when predicting",
-    "oracle": "allowed answers with the best score, for those who know the truth",
+    "oracle": "allowed answers with the best score, chosen by the truth itself",
     "data": "the rows as they are",
 }
 _ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}

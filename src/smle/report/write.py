@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one model: `write_report`."""
+"""`write_report`: one self-contained HTML file about one model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Report:
     """The place and result of a report.
 
     * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
-    * `concern`: why the model is of little use although it obeys, if so.
+    * `concern`: why the model predicts poorly although it obeys, or "".
     """
 
     path: Path
