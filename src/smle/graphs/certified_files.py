@@ -115,7 +115,7 @@ class CheckedFile(NamedTuple):
 
 
 def read_checked(path: FilePath) -> CheckedFile:
-    """Like `check_onnx`, but also return the checked bytes, and the texts bound to them."""
+    """Check as `check_onnx` does; also return the checked bytes and the texts bound to them."""
     try:
         data, sealed = smle_check.read_onnx(os.fspath(path))
         result = smle_check.check_onnx(data, sealed)
@@ -156,7 +156,7 @@ def write_certified(
     monitor: bool,
     stacked: bool = False,
 ) -> None:
-    """Write head and backbone as ONNX, with the certificate beside it if there are rules; raises as `write_onnx`."""
+    """Write head and backbone as ONNX, with a certificate beside it if there are rules. Raises as `write_onnx` does."""
     if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
         raise ModelFormatError(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
