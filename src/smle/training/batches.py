@@ -1,4 +1,4 @@
-"""Batches of a data set: tensors in memory, or a loader that is iterated in every epoch."""
+"""Batches of a data set: from tensors in memory, or from a loader that is iterated in every epoch."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Train in place, then switch to eval mode; with an enforcement, the heads are then safe.
+    """Train a network in place and switch it to eval mode. With an enforcement, its heads are then safe.
 
     Args:
         network: A SafeNetwork, which takes its units from these rows, or any module; a BoxNetwork for an enforcement.
