@@ -83,7 +83,7 @@ def test_onnx_files(network, table, tmp_path):
     assert told["set_aside"] == {0: "'k': expected one of a, b, got 'fax'"}
     assert told["active_rules"][1:] == facts["active_rules"][1:]
     assert not told["in_domain"][0]
-    with pytest.warns(UserWarning, match="1 of 20 row was set aside"):
+    with pytest.warns(UserWarning, match="1 of 20 rows was set aside"):
         model.predict(bad, bad_rows="set aside")
     far = bad.assign(x=[0.5] * 19 + [7.0])
     with pytest.raises(DataError, match="row 20"):

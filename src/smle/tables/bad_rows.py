@@ -97,8 +97,8 @@ class SetAside:
         """Say how many rows were set aside, and why the first ones were, counting rows from 1."""
         first = [f"row {row + 1}: {reason}" for row, reason in list(self.reasons.items())[:_LISTED]]
         more = ", ..." if len(self) > _LISTED else ""
-        were = "row was" if len(self) == 1 else "rows were"
+        were = "was" if len(self) == 1 else "were"
         return (
-            f"{len(self)} of {self.rows} {were} set aside ({', '.join(first)}{more}). Their answers are NaN or None; "
-            f"{more_by} gives all reasons."
+            f"{len(self)} of {self.rows} rows {were} set aside ({', '.join(first)}{more}). Answers to them are NaN or "
+            f"None; {more_by} gives all reasons."
         )
