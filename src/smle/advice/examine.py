@@ -138,7 +138,7 @@ def conflicts_explained(spec: Specification) -> Iterator[None]:
 
 
 def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
-    """Return findings about outputs that rules pin wherever they apply, for rules that always do."""
+    """Return findings about outputs that the rules without a condition pin."""
     check = _CellCheck(consistency, regions)
     try:
         check._note_pinned(check._rules(()))

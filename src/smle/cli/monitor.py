@@ -41,7 +41,7 @@ def monitor(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
     tolerance: Annotated[float, typer.Option(help="Ignore differences between shares up to this size.")] = 0.005,
     false_alarms: Annotated[
-        float, typer.Option(help="How often a page may report a change although nothing changed.")
+        float, typer.Option(help="Probability of reporting a change although nothing changed.")
     ] = 0.01,
     bad_rows: Annotated[
         str, typer.Option(help="Rows that cannot be read: raise, or set-aside, which counts them.")

@@ -135,7 +135,7 @@ class _TrainingRun:
     tried: tuple[Tried, ...] = ()
 
     def fit(self, data: Path, rules: Path, output: Path) -> None:
-        """Read, split, train, measure, write."""
+        """Read the files, split the table, train, measure, write the model."""
         from smle.rules import Specification
         from smle.storage import require_replaceable
         from smle.tables.table_files import read_table, text_columns
@@ -355,7 +355,7 @@ def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> Non
 
 
 def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Split into training and test rows; with fewer than two of either, there are no test rows."""
+    """Split a table into training and test rows; with fewer than two of either, all rows are for training."""
     import numpy as np
 
     held = round(share * len(table))

@@ -160,7 +160,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
             self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
     def _taken_over(self, fitted: Self, usage: Usage) -> Self:
-        """Take over what was fitted. Warns if the model is of little use; `usage` is what it does to the rows."""
+        """Take over a fitted model, and warn if it is of little use; `usage` is what it does to the rows of `fit`."""
         self.__dict__ = fitted.__dict__
         scores, head = self.deployed_.description_["scores"], usage.head
         for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):

@@ -179,9 +179,9 @@ class FittedModel:
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default the parameter
                 of the estimator. The rules are guaranteed inside the domain; outside they hold at the clamped input.
             bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
-                number): `raise`, or `set aside`: answer the other rows in place, and give these NaN, or None where
-                answers are not floats. `set_aside` of the dict has the reason for each, by row number from 0;
-                `served_` counts them.
+                number): `raise`, or `set aside`: give such rows NaN, or None where answers are not floats, and answer
+                the others in place. `set_aside` of the dict has the reason for each, by row number from 0; `served_`
+                counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return found.returned(self._task.predictions(found.served), return_info)
@@ -320,9 +320,9 @@ class NumberAnswers(RegressorMixin, FittedModel):
             out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default the parameter
                 of the estimator. The rules are guaranteed inside the domain; outside they hold at the clamped input.
             bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
-                number): `raise`, or `set aside`: answer the other rows in place, and give these NaN, or None where
-                answers are not floats. `set_aside` of the dict has the reason for each, by row number from 0;
-                `served_` counts them.
+                number): `raise`, or `set aside`: give such rows NaN, or None where answers are not floats, and answer
+                the others in place. `set_aside` of the dict has the reason for each, by row number from 0; `served_`
+                counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         result: Any = found.served.astype(np.float64)

@@ -46,7 +46,7 @@ class Lesson:
     """What a network learns from: rows as numbers (n, D), targets (n, m), weights (n,) or None.
 
     The first columns are the inputs of `spec`, if there is one; the others are `further` columns of the table.
-    `columns` are the names of all columns of the table; `named` is False if an array got them from us.
+    `columns` are the names of all columns of the table; `named` is False if it was an array, which has none.
     """
 
     task: Task

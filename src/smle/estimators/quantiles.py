@@ -42,9 +42,9 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     sorted, and answers that break a rule move to the nearest allowed ones. Rules may also name the quantiles
     themselves, to say for example how wide the interval may be.
 
-    `predict` returns the quantiles (rows, quantiles). A copy of the estimator is fitted to each: one of scikit-learn,
-    LightGBM or XGBoost with a parameter `quantile` or `alpha`, or a pipeline that ends with one. A `NetworkRegressor`
-    learns all at once, with the pinball loss; its `loss` and `quantile` are set here.
+    `predict` returns the quantiles (rows, quantiles). A copy of the estimator is fitted for each of them: it needs a
+    parameter `quantile` or `alpha`, as in scikit-learn, LightGBM and XGBoost, or is a pipeline that ends with such an
+    estimator. A `NetworkRegressor` learns all at once, with the pinball loss; its `loss` and `quantile` are set here.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
@@ -69,7 +69,7 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
     network = NetworkRegressor
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of constant quantiles' pinball loss that the model explains, averaged over quantiles."""
+        """Return D2, the share of the pinball loss of constant quantiles that the model saves, averaged over them."""
         answers, truth = self.predict(X), np.asarray(y, dtype=np.float64).ravel()
         scores = [
             d2_pinball_score(truth, answers[:, k], alpha=q, sample_weight=sample_weight)

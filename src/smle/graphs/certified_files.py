@@ -226,7 +226,7 @@ def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:
-    """Return the certificate file: the model's certificate, with digests of it and of the ONNX file."""
+    """Return the certificate file: the model's certificate, its digest, and that of the ONNX file."""
     document = {
         "format": FORMAT,
         "version": smle_check.VERSION,

@@ -189,7 +189,7 @@ def _view(
 
 _HEAD_NOTE = (
     "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
-    "looks for an allowed one in its own way, and says so: what is deployed searches more widely."
+    "looks for an allowed one in its own way, and says so: the deployed program searches more widely."
 )
 
 

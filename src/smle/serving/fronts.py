@@ -248,8 +248,8 @@ Front = Perceptron | StoredModel | PythonModel
 
 Each has `answers(table, encoded)`, and `faults(table)`, which tells what is wrong with its own columns, by row. `kind`
 is `network`, `estimator` or `function`. A model folder stores its `tensors` (`backbone.*` of model.safetensors) and
-`onnx` (the bytes of model.onnx). It reads the `columns` of the table by name, `texts` among them as text; a network
-reads them besides the inputs of the rules. With None as `columns`, it reads only these inputs.
+`onnx` (the bytes of model.onnx). The model reads the `columns` of the table by name, `texts` among them as text; a
+network reads them besides the inputs of the rules. With None as `columns`, it reads only these inputs.
 """
 
 

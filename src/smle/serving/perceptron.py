@@ -82,12 +82,12 @@ class Perceptron:
 
     @property
     def layers(self) -> list[tuple[Array, Array]]:
-        """Weight (out, in) and bias (out,) of each layer, after `scaling`."""
+        """The weight (out, in) and bias (out,) of each layer, after `scaling`."""
         return [(weight.T, bias) for weight, bias in (*self._hidden, self._last)]
 
     @property
     def scaling(self) -> tuple[Array, Array]:
-        """Shift and scale of the inputs."""
+        """The shift and the scale of the inputs."""
         return self._shift, self._scale
 
     def answers(self, table: Any, encoded: Array) -> Array:

@@ -95,7 +95,7 @@ class Rows:
         return digest.hexdigest()
 
     def generators(self) -> list[torch.Generator]:
-        """Return none: the order comes from the run's own generator."""
+        """Return []: the order comes from the run's own generator."""
         return []
 
 

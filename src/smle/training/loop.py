@@ -326,7 +326,7 @@ class _Run:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Digests, by name, of everything that must be the same for a run to continue."""
+        """The digests, by name, of everything that must stay the same for a run to continue."""
         ignored = ("verbose", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
         shapes = {name: list(value.shape) for name, value in self.network.named_parameters()}
