@@ -38,7 +38,7 @@ class RuleError(SmleError, ValueError):
 
 
 class ContradictionError(SmleError, ValueError):
-    """No model can satisfy the rules together; the message names the smallest conflicting set."""
+    """No model can satisfy the rules together; the message names a smallest set of them that conflicts."""
 
 
 class DataError(SmleError, ValueError):

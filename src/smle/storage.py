@@ -126,7 +126,7 @@ def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, An
 
 
 def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-    """Write a model folder. An interruption at any moment leaves the previous folder readable.
+    """Write a model folder. An interruption at any moment leaves a whole model to read, the previous or the new one.
 
     Everything is written to a new folder beside it, which is then renamed to take its place. Writers wait for each
     other, and each removes what killed ones left behind.
@@ -278,8 +278,8 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
     """Read a model folder as one consistent snapshot, without checking its certificate.
 
     Raises:
-        ModelFormatError: If the folder is missing or not a model folder.
-        CertificateError: If the weights or the certificate are not readable.
+        ModelFormatError: If the folder is missing or not a model folder, or its weights, its description or its rules
+            cannot be read.
     """
     target = Path(folder)
     files = _read_files(target)

@@ -72,7 +72,7 @@ def checked_numbers(X: Any, finite: Any, spec: Specification | None = None) -> n
 
 
 class FittedModel:
-    """A fitted model with a certified head behind it, its rules and its description; `deployed_` serves both."""
+    """A fitted model with a certified head behind it: `deployed_` serves both and has the rules and the description."""
 
     deployed_: Served
     n_features_in_: int

@@ -164,8 +164,8 @@ def compare(
     """Compare outputs of models, `safe` and optionally `plain`, with the truth and the nearest allowed answers.
 
     Nearest means in the score shown, so errors of numbers are in units of their spread. Rows without an allowed answer
-    are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by
-    method; weight (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
+    are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by method; weight
+    (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
     """
     task = task_of(spec)
     scale = task.scale(truth, weight)

@@ -235,11 +235,11 @@ class Numbers(Task):
         return loss
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
-        """Return a quarter, below a tenth of the variance; none for losses other than squared errors."""
+        """Return a quarter of the epochs, safe below a tenth of the variance; never for losses other than squared ones."""
         return max_epochs // 4, _NOISE * self._variance(targets) if self.is_scored else 0.0
 
     def decay(self, targets: Array) -> tuple[float, float]:
-        """Return 1, falling below a share of the variance; 0 for losses other than squared errors."""
+        """Return 1, which falls below a tenth of the variance; 0 for losses other than squared errors."""
         return (1.0, _DECAY * self._variance(targets)) if self.is_scored else (0.0, 0.0)
 
     def _variance(self, targets: Array) -> float:

@@ -166,7 +166,7 @@ class History:
 
 @dataclass(frozen=True)
 class EpochInfo:
-    """The argument of callbacks; `epoch` counts from 0, `final` marks an epoch on all rows."""
+    """The argument of callbacks; `epoch` counts from 0, `warmup` marks one without rules, `final` one on all rows."""
 
     epoch: int
     history: History
