@@ -49,9 +49,7 @@ def plain_table(X: Any, spec: Specification) -> Any:
     except ValueError:
         array = np.empty(0, dtype=object)
     if array.ndim != 2:
-        raise DataError(
-            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} which is none."
-        )
+        raise DataError(f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__}.")
     return array
 
 

@@ -138,6 +138,7 @@ class MetaEstimator(SafeEstimator):
 
         Raises:
             ValueError: If a parameter has an invalid value.
+            RuleError: If the rules cannot be read.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
             NotCertifiedError: If no proof was found. After any error the model is unchanged.

@@ -197,7 +197,7 @@ class Numbers(Task):
             if self.chosen == "poisson" and not (targets.min() >= 0 and targets.mean(axis=0).min() > 0):
                 raise DataError(
                     f"Output '{name}': loss='poisson' is for counts and rates. Expected numbers from 0 on, and some "
-                    "above. Got others."
+                    "above 0. Got others."
                 )
         return targets
 
@@ -235,7 +235,7 @@ class Numbers(Task):
         return loss
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
-        """Return a quarter of the epochs, safe below a tenth of the variance; never for losses other than squared ones."""
+        """Return a quarter, safe below a tenth of the variance; never safe for losses other than squared errors."""
         return max_epochs // 4, _NOISE * self._variance(targets) if self.is_scored else 0.0
 
     def decay(self, targets: Array) -> tuple[float, float]:

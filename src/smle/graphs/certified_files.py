@@ -62,9 +62,11 @@ def write_onnx(
 
     Raises:
         NotCertifiedError: If the model has rules but no certificate.
-        CertificateError: If the certificate is not accepted.
-        MissingDependencyError: If onnx is not installed.
+        CertificateError: If the certificate is not accepted, or the file does not run in onnxruntime.
+        ModelFormatError: If the model in front or the kind of head has no graph, or `path` is the model.onnx of a
+            model folder.
         RuleError: If names of the rules cannot be used in the graph, or a choice cannot be stacked.
+        MissingDependencyError: If onnx or onnxruntime is not installed.
     """
     spec = record.specification
     if record.certificate is not None:

@@ -272,7 +272,7 @@ def _regressor(scope: Any, operator: Any, container: Any) -> None:
 def _classifier(scope: Any, operator: Any, container: Any) -> None:
     task = operator.raw_operator.task_
     if not hasattr(task, "order"):
-        raise ValueError("a network of several labels is stored by itself, not inside of another estimator")
+        raise ValueError("a network of several labels is stored by itself, not inside another estimator")
     label, chances = (output.full_name for output in operator.outputs)
     scores, place = (scope.get_unique_variable_name(name) for name in ("scores", "place"))
     order = _constant(scope, container, task.order.astype(np.int64))
@@ -293,7 +293,7 @@ def _answers(scope: Any, operator: Any, container: Any) -> str:
     network = operator.raw_operator.network_
     further = network.further
     if network.inputs or further is None or further.texts or len(operator.inputs) != 1:
-        raise ValueError("a network inside of another estimator reads one matrix of numbers")
+        raise ValueError("a network inside another estimator reads one matrix of numbers")
     fresh = scope.get_unique_variable_name
     source, usual = fresh("numbers"), np.array(list(further.numbers.values()), dtype=np.float32)
     container.add_node("Cast", operator.inputs[0].full_name, source, to=FLOAT)

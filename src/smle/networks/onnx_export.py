@@ -66,7 +66,8 @@ def write_network(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
         CertificateError: If the certificate is not accepted for this network.
-        MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
+        ModelFormatError: If torch.onnx cannot export the backbone, or the export answers differently at other sizes.
+        MissingDependencyError: If onnx or onnxruntime is not installed, or onnxscript where torch.onnx needs it.
     """
     certificate = network.certified() if certificate is None else certificate
     network.eval()

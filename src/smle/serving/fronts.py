@@ -237,7 +237,7 @@ class StoredModel:
                 raise
             raise DataError(
                 f"A column of text ({', '.join(self.texts)}) holds a value that did not occur in training, and the "
-                "model refuses such. Fit it with OneHotEncoder(handle_unknown='ignore')."
+                "model refuses it. Fit the model with OneHotEncoder(handle_unknown='ignore')."
             ) from error
         rows = len(next(iter(feed.values())))
         return answers[:, None] if answers.shape == (rows,) else answers

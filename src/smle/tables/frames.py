@@ -95,7 +95,7 @@ def examined_numbers(
             faults.append(Fault(name, rows, "a value", None, message))
     rows = np.flatnonzero(np.isinf(numbers)) if finite else np.arange(0)
     if len(rows):
-        message = f"Column '{name}': expected finite numbers. Got infinity in {len(rows)}."
+        message = f"Column '{name}': expected finite numbers. Got infinity in {len(rows)} of {len(numbers)} rows."
         faults.append(Fault(name, rows, "a finite number", numbers[rows], message))
     return numbers, faults
 
