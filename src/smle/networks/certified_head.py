@@ -105,6 +105,6 @@ _ENDS = ("lower", "upper")
 
 def _hooked() -> TypeError:
     return TypeError(
-        "Expected no hooks on a certified head: they could change what is proved. Register them on its backbone, or on "
-        "the network, where the result of a hook counts as your own computation behind the head."
+        "Expected no hooks on a certified head: they could change what is proved. Register them on the network, where "
+        "the result of a hook counts as your own computation behind the head, or on its backbone."
     )
