@@ -44,7 +44,7 @@ class QuickModel:
     ) -> QuickModel:
         """Fit encoded inputs (n, d) and targets (n, m): numbers, labels as 0 or 1, scores of options.
 
-        Many rows are sampled.
+        Of many rows, it learns from a random sample.
         """
         outputs, tried = targets.shape[1], min(X.shape[1], _TRIED)
         rows = np.random.default_rng(seed).permutation(len(X))[: max(100, int(_WORK / tried / (1 + outputs / 10)))]
@@ -78,19 +78,19 @@ def nearest_allowed(spec: Specification, X: Any, y: Any) -> Array:
 
     For training targets this is the paper's pre-processing, for predictions its post-processing, for the truth its
     oracle: the least squared error of any model that obeys. Errors are measured in the units of the outputs. If these
-    differ, the result does not have the best R2; `compare_models` has that.
+    differ, another answer may have a better R2, such as the oracle of `compare_models`.
     """
     return nearest_outputs(spec, encode_inputs(spec, X), encode_numbers(spec, y))
 
 
 def violation_rate(spec: Specification, X: Any, y: Any) -> float:
-    """Return the share of rows that break a rule, judged without tolerance; regions are read as the guard reads them.
+    """Return the share of rows that break a rule, judged without tolerance.
 
     y holds raw outputs (rows, m), or answers as from `predict`: labels as integers 0 and 1, or as booleans; names of
     options.
 
-    A constant that one input is compared with means its nearest float, in the format of the inputs: x = 0.7 in float32
-    is not below 0.7. Everything else is the exact value of the floats.
+    Regions are read as the guard reads them: a constant that one input is compared with means its nearest float, in the
+    format of the inputs, so x = 0.7 in float32 is not below 0.7. Everything else is the exact value of the floats.
     """
     inputs = encode_inputs(spec, X)
     if len(inputs) != len(y):

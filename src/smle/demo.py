@@ -1,4 +1,4 @@
-"""The demo: a simulated braking data set, rules, and a plain and a safe network."""
+"""The demo: a simulated data set of braking, rules for it, and a plain and a safe network."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def braking_data(rows: int = 6000, *, seed: int = 0) -> pd.DataFrame:
 
 
 def run_demo(folder: str | PathLike[str], *, seed: int = 0) -> SafeRegressor:
-    """Simulate, train a plain and a safe network, certify; write data, rules, model and report to the folder.
+    """Simulate data, train a plain and a certified network, and write data, rules, model and report to the folder.
 
-    The scores of both networks on held-out rows are in `description_["scores"]` of the returned model.
+    Returns the certified model; its `description_["scores"]` compares both networks on held-out rows.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Errors that smle raises on misuse. Outcomes (a rule that does not hold) are values, not errors.
+"""Errors that smle raises on purpose. An outcome, such as a rule that does not hold, is a value and not an error.
 
 SmleError
 ├── RuleError (ValueError)              a rules file or rule text that cannot be read
@@ -11,7 +11,7 @@ SmleError
 ├── TrainingError (RuntimeError)        training that cannot continue (for example a NaN loss)
 └── MissingDependencyError (ImportError)  an optional extra that is not installed
 
-AccuracyWarning (UserWarning): a model that obeys its rules but predicts poorly
+AccuracyWarning (UserWarning): a model that may obey its rules but predict poorly
 """
 
 __all__ = [
@@ -38,7 +38,7 @@ class RuleError(SmleError, ValueError):
 
 
 class ContradictionError(SmleError, ValueError):
-    """No model can satisfy the rules together; the message names the smallest conflicting set."""
+    """No model can satisfy the rules together; the message names a smallest set of them that conflicts."""
 
 
 class DataError(SmleError, ValueError):
@@ -77,4 +77,4 @@ class MissingDependencyError(SmleError, ImportError):
 
 
 class AccuracyWarning(UserWarning):
-    """A model obeys its rules but is far less accurate than a plain one; the message says where, why and what to do."""
+    """A model may obey its rules but predict poorly; the message says where, why and what to do."""

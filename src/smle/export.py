@@ -1,7 +1,7 @@
 """ONNX files with their certificates.
 
-An exported file needs nothing but an ONNX runtime; `smle_check` checks it with the standard library alone. Only
-`write_network` and `write_module` need torch, and load it on first use.
+An exported file runs on any ONNX runtime; `smle_check` checks it with the standard library alone. Only `write_network`
+and `write_module` need torch, and load it on first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Imports optional packages, and says which extra to install."""
+"""Imports optional packages, or says which extra to install."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OTHERS = ("lightgbm", "mlflow", "pyspark", "ray", "xgboost")  # users install t
 def require(module: str, what: str, *, instead: str = "") -> Any:
     """Import a module of an optional package, such as `pyarrow.parquet`, or raise MissingDependencyError.
 
-    `what` needs the package; it is the subject of the message, which may name what to use `instead`.
+    `what` is the subject of the message: what needs the package. `instead` names what to use otherwise.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Write files completely or not at all."""
+"""Writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def reason_of(error: OSError) -> str:
 def replacing(*places: Path) -> Iterator[list[Path]]:
     """Yield temporary paths; when the block ends, the files written there are synced and moved to `places`.
 
-    A place holds its old file or its new one, never a part; if the block raises, the old one. Parent folders are
-    created.
+    A place holds its old file or its new one, never a part of one; if the block raises, the old one. Creates parent
+    folders.
     """
     fresh = [place.with_name(f".{place.name}.{secrets.token_hex(4)}") for place in places]
     for place in places:

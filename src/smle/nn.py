@@ -1,4 +1,4 @@
-"""Networks in torch: `SafeNetwork`, any backbone with a head of rules; `BoxNetwork`, the paper's."""
+"""Networks in torch: `SafeNetwork`, any backbone with a head of rules, and `BoxNetwork`, the network of the paper."""
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.backbones import MLP, Standardize

@@ -1,6 +1,6 @@
 """Parameters of networks, each stated once: its default, its allowed values, and what it does.
 
-Estimators inherit these dataclasses; `smle train --set`, the checks of `fit`, model.json and the docs read them.
+Estimators inherit these dataclasses. `smle train --set`, the checks of `fit`, model.json and the docs read them.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def share(value: Any) -> bool:
 
 
 def list_of(allowed: Allowed) -> Allowed:
-    """Accept lists and tuples of such values."""
+    """Return a check that accepts lists and tuples of allowed values."""
     return lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(allowed, value))
 
 
 def dict_of(allowed: Allowed) -> Allowed:
-    """Accept mappings to such values."""
+    """Return a check that accepts mappings to allowed values."""
     return lambda value: isinstance(value, Mapping) and all(map(allowed, value.values()))
 
 
 def named(*names: str) -> Allowed:
-    """Accept some texts."""
+    """Return a check that accepts these texts."""
     return lambda value: isinstance(value, str) and value in names
 
 
 def or_none(allowed: Allowed) -> Allowed:
-    """Accept None as well."""
+    """Return a check that accepts allowed values and None."""
     return lambda value: value is None or allowed(value)
 
 
@@ -70,7 +70,7 @@ def or_none(allowed: Allowed) -> Allowed:
 
 
 def stated(default: Any, allowed: Allowed, expected: str, words: str, *, stored: bool = True) -> Any:
-    """Return a field: its default, its allowed values, and what it does. If `stored`, model.json has it."""
+    """Return a field with its default, its allowed values, and what it does. If `stored`, model.json keeps it."""
     facts = {"allowed": allowed, "expected": expected, "words": " ".join(words.split()), "stored": stored}
     return field(default=default, metadata=facts)
 
@@ -90,23 +90,26 @@ _LOSSES = ("squared_error", "absolute_error", "quantile", "poisson")
 
 @dataclass(eq=False, repr=False)
 class NetworkParameters:
-    """How a network is trained."""
+    """The parameters that say how to train a network."""
 
     _: KW_ONLY
     hidden_layer_sizes: tuple[int, ...] = stated(
         (64, 64, 64), list_of(_whole), "a tuple of positive whole numbers", "Widths of the hidden ReLU layers."
     )
     embedding: int = stated(
-        64, _whole, _WHOLE, "Width of the linear layer after them, in front of the answers or the learned box."
+        64,
+        _whole,
+        _WHOLE,
+        "Width of the linear layer after the hidden ones, in front of the answers or the learned box.",
     )
     learning_rate: float = stated(1e-2, lambda v: _number(v) and v > 0, "a positive number", "Step size of Adam.")
     weight_decay: float | None = stated(
         None,
         or_none(lambda v: _number(v) and v >= 0),
         "a number from 0 on or None",
-        """Weight decay as in AdamW: this times the learning rate, per step. None: 1 for squared errors, falling with
-        the share of variance that the network explains; 0 for other losses of numbers, for learned boxes and in
-        `partial_fit`.""",
+        """Weight decay as in AdamW: each step shrinks the weights by this times the learning rate. None: 1 for squared
+        errors, falling with the share of variance that the network explains; 0 for other losses of numbers, for learned
+        boxes and in `partial_fit`.""",
     )
     batch_size: int = stated(256, _whole, _WHOLE, "Rows per step.")
     max_epochs: int = stated(500, _whole, _WHOLE, "Largest number of epochs.")
@@ -138,7 +141,7 @@ class NetworkParameters:
         (),
         list_of(callable),
         "a list of functions",
-        "Functions of `smle.training.EpochInfo`, called after each epoch; one that returns True ends training.",
+        "Functions called with a `smle.training.EpochInfo` after each epoch; one that returns True ends training.",
         stored=False,
     )
     checkpoint: str | os.PathLike[str] | None = stated(
@@ -156,7 +159,7 @@ class NetworkParameters:
 
 @dataclass(eq=False, repr=False)
 class RegressionParameters(NetworkParameters):
-    """How a network learns numbers."""
+    """The parameters of a network that learns numbers."""
 
     _: KW_ONLY
     loss: Any = stated(
@@ -178,7 +181,7 @@ class RegressionParameters(NetworkParameters):
 
 @dataclass(eq=False, repr=False)
 class ClassificationParameters(NetworkParameters):
-    """How a network learns labels or one choice."""
+    """The parameters of a network that learns labels or one choice."""
 
     _: KW_ONLY
     hidden_layer_sizes: tuple[int, ...] = _again("hidden_layer_sizes", (100,))
@@ -217,7 +220,7 @@ def require_parameters(kind: Any, values: Mapping[str, Any]) -> None:
 
 
 def by_name(parameter: str, given: Mapping[Any, Any], names: Sequence[str], usual: float) -> Any:
-    """Return numbers in the order of names, or `usual` if not given. Raises ValueError if a name is unknown."""
+    """Return the numbers given by name in the order of `names`, else `usual`. Raises ValueError for an unknown name."""
     strange = [name for name in given if name not in names]
     if strange:
         raise ValueError(f"Expected {parameter} by name ({', '.join(names)}). Got {strange[0]!r}.")

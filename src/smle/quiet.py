@@ -1,4 +1,4 @@
-"""Arithmetic without NumPy's warnings, whatever the caller asks NumPy for: overflow and NaN are part of programs."""
+"""Silences NumPy's floating-point warnings, whatever the caller's settings: programs compute infinities and NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def quiet(function: _F) -> _F:
-    """Let a function compute without warnings. It takes half the time of a `with` block, which small answers notice."""
+    """Make a function compute without warnings, in half the time of a `with` block, which counts for small answers."""
     if int(np.__version__.partition(".")[0]) >= 2:
         return np.errstate(all="ignore")(function)
 

@@ -56,8 +56,8 @@ class ModelRecord:
     `description` is model.json; `rules` and `certificate` are None for a network without rules. The model in front of
     the head is either `backbone.*` of the weights or `onnx`, the bytes of model.onnx.
 
-    `read_record` returns what `write_record` wrote; `certificate.check()` checks that all parts are the bound ones.
-    `digests` are the SHA-256 of the files that were read, by name; a model that was not read has none.
+    `read_record` returns what `write_record` wrote; `certificate.check()` then checks that the certificate binds all of
+    it. `digests` are the SHA-256 of the files read, by name; a record that was not read from files has none.
     """
 
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -69,7 +69,7 @@ class ModelRecord:
 
     @property
     def specification(self) -> Specification:
-        """The rules, compiled from their text; it raises RuleError as `Specification.from_yaml` does."""
+        """The rules, compiled from their text. Raises RuleError as `Specification.from_yaml` does."""
         return Specification.from_yaml((self.rules or "") + "\n")
 
     @property
@@ -88,7 +88,7 @@ class ModelRecord:
         return files
 
     def changed(self) -> list[str]:
-        """Return the parts that differ from what the certificate binds, by role; all if there is none.
+        """Return the roles of the parts that differ from what the certificate binds; without a certificate, all.
 
         Raises NotCertifiedError if there are two models in front of the head.
         """
@@ -107,7 +107,7 @@ class ModelRecord:
 
 
 def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, Any]:
-    """Return the entries of model.json for any model (kind, columns, time, versions) with further facts."""
+    """Return the entries of model.json: those that every model has (kind, columns, time, versions), and `facts`."""
     versions = {"smle": smle.__version__, "python": platform.python_version(), "numpy": np.__version__}
     if "torch" in sys.modules:
         versions["torch"] = str(sys.modules["torch"].__version__)
@@ -126,14 +126,14 @@ def description_of(kind: str, spec: Specification, **facts: Any) -> dict[str, An
 
 
 def write_record(record: ModelRecord, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-    """Write a model folder. An interruption at any moment leaves the previous folder readable.
+    """Write a model folder. An interruption at any moment leaves a whole model to read, the previous or the new one.
 
-    Everything is written to a new folder beside it, which then takes its place by renaming. Writers wait for each
+    Everything is written to a new folder beside it, which is then renamed to take its place. Writers wait for each
     other, and each removes what killed ones left behind.
 
     Raises:
-        ModelFormatError: If the place holds anything but a model folder, or a certified model without `overwrite`, or a
-            file would be too large.
+        ModelFormatError: If the place holds anything but a model folder, or holds a certified model and `overwrite` is
+            False, or if a file would be too large.
         NotCertifiedError: If there are rules, but no certificate for exactly what would be written.
         OSError: If the place cannot be written.
     """
@@ -198,7 +198,7 @@ def _beside(target: Path, kind: str, token: str) -> Path:
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Let one writer at a time into a place. The lock ends with its process, however that ends."""
+    """Let one writer at a time into a place. The lock ends with the writer's process, however that ends."""
     place = target.with_name(f".{target.name}.lock")
     for _ in range(_PATIENCE):
         with open(os.open(place, _LOCK_FLAGS, 0o600), "rb") as file:
@@ -214,7 +214,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> bool:
-    """Take the lock of an open file, unless another writer holds it. Succeed where locks are not supported."""
+    """Take the lock of an open file, and return whether that worked. It always does where locks are not supported."""
     if sys.platform == "win32":
         return True
     try:
@@ -278,8 +278,8 @@ def read_record(folder: str | os.PathLike[str]) -> ModelRecord:
     """Read a model folder as one consistent snapshot, without checking its certificate.
 
     Raises:
-        ModelFormatError: If the folder is missing or not a model folder.
-        CertificateError: If the weights or the certificate are not readable.
+        ModelFormatError: If the folder is missing or not a model folder, or its weights, its description or its rules
+            cannot be read.
     """
     target = Path(folder)
     files = _read_files(target)
@@ -380,7 +380,7 @@ def require_replaceable(target: Path, *, overwrite: bool = True) -> None:
 
 
 def require_writable(target: Path) -> None:
-    """Raise ModelFormatError if nothing can be written under this name, by trying.
+    """Try to write beside the target, and raise ModelFormatError if that fails.
 
     Permissions alone do not tell: an administrator has all of them, even on a read-only file system.
     """

@@ -40,7 +40,7 @@ def test_tables(network, table):
     bad.loc[2, "k"], bad.loc[7, "x"] = "fax", "12:30"
     with pytest.raises(DataError, match=r"fax|12:30"):
         network.predict(bad)
-    with pytest.warns(UserWarning, match="2 of 20 rows were set aside .*without_bad_rows tells all reasons"):
+    with pytest.warns(UserWarning, match="2 of 20 rows were set aside .*without_bad_rows gives all reasons"):
         found = network.predict(bad, bad_rows="set aside")
     kept = np.delete(np.arange(20), [2, 7])
     assert np.isnan(found[[2, 7]]).all()
@@ -83,7 +83,7 @@ def test_onnx_files(network, table, tmp_path):
     assert told["set_aside"] == {0: "'k': expected one of a, b, got 'fax'"}
     assert told["active_rules"][1:] == facts["active_rules"][1:]
     assert not told["in_domain"][0]
-    with pytest.warns(UserWarning, match="1 of 20 row was set aside"):
+    with pytest.warns(UserWarning, match="1 of 20 rows was set aside"):
         model.predict(bad, bad_rows="set aside")
     far = bad.assign(x=[0.5] * 19 + [7.0])
     with pytest.raises(DataError, match="row 20"):

@@ -130,5 +130,5 @@ def test_diff_compares_it(tmp_path):
     (tmp_path / "old.yaml").write_text(old.to_yaml(), encoding="utf-8")
     (tmp_path / "new.yaml").write_text(new.to_yaml(), encoding="utf-8")
     said = run("rules", "diff", tmp_path / "old.yaml", tmp_path / "new.yaml").output
-    assert "said otherwise: owner of rule 'cap': 'B. Weber' (before: 'A. <Meyer>')" in said
-    assert "said otherwise: owner of the file: nothing (before: 'Credit risk')" in said
+    assert "stated differently: owner of rule 'cap': 'B. Weber' (before: 'A. <Meyer>')" in said
+    assert "stated differently: owner of the file: nothing (before: 'Credit risk')" in said

@@ -1,1 +1,1 @@
-"""Advice on rules: contradictions, what they cost on data, what changed between two versions."""
+"""Advice on rules: whether they contradict each other, what they cost on data, what changed between two versions."""

@@ -1,8 +1,8 @@
-"""Compare two versions of a rules file: stricter, weaker, equal or neither. Exact, with witnesses.
+"""Compares two versions of a rules file, exactly and with witnesses: stricter, weaker, equal or neither.
 
 A specification forbids an output y for a row of inputs if the row is in its domain and y breaks a rule that applies
 there. In the domain, values lie in their ranges, `integer` inputs are whole numbers, and values are missing only where
-a stand-in is stated, which the rules then see.
+a stand-in is stated, which the rules then read.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class RulesComparison:
             if item is not None:
                 lines.append(f"  {title}: {self._outputs(item)} at {self._inputs(item)}  (rule '{item.rule}')")
         lines += [f"  {line}" for line in _entries_text(self.entries)]
-        lines += [f"  said otherwise: {said.text}" for said in self.said]
+        lines += [f"  stated differently: {said.text}" for said in self.said]
         return "\n".join(lines)
 
     def _inputs(self, difference: Difference) -> str:
@@ -167,7 +167,7 @@ class RulesComparison:
 def compare(old: Specification, new: Specification) -> RulesComparison:
     """Compare two specifications over the same inputs and outputs.
 
-    Raises RuleError if these differ in names, order or kind, so that equal numbers would not mean the same.
+    Raises RuleError if inputs or outputs differ in name, order or kind, since equal numbers would not mean the same.
     """
     obstacles, entries = _obstacles(old, new), _table_changes(old, new)
     if obstacles:
@@ -199,7 +199,7 @@ def _in_tables(entries: Sequence[EntryChange]) -> str:
 
 
 def _obstacles(old: Specification, new: Specification) -> list[str]:
-    """Say why the same numbers do not mean the same in two files."""
+    """Return why the same numbers do not mean the same in two files."""
     found: list[str] = []
     for what, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
         first, second = ({item.name: item for item in items} for items in (before, after))
@@ -275,7 +275,7 @@ def _entries(spec: Specification) -> Iterator[tuple[str, Fraction]]:
 
 
 def _entries_text(changes: Sequence[EntryChange]) -> list[str]:
-    """Say how many numbers differ, and list the first ones, one per line."""
+    """Return lines that count the numbers that differ and list the first ones."""
     if not changes:
         return []
     counts = [

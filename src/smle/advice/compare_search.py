@@ -42,7 +42,7 @@ def _in_domain(spec: Specification, x: tuple[Fraction, ...]) -> bool:
 
 
 def forbidden_by_first_only(first: Specification, second: Specification) -> tuple[Difference | None, bool]:
-    """Return something that the first forbids and the second allows, and whether a search was cut off."""
+    """Return a row and an output that the first forbids and the second allows, and whether a search was cut off."""
     decider = Decider(first)
     gaps, cut_off = _gaps(first, second)
     for gap in gaps:
@@ -56,8 +56,8 @@ def forbidden_by_first_only(first: Specification, second: Specification) -> tupl
 def _gaps(first: Specification, second: Specification) -> tuple[list[frozenset[str]], bool]:
     """Return the sets of missing inputs to try, and whether some were left out.
 
-    An input that both read alike, and that no rule tests with `is missing`, may as well have its stand-in. Rows that
-    the first refuses are not forbidden by it. For rows that the second refuses, one missing input is enough: more only
+    An input that both read alike, and that no rule tests with `is missing`, may as well have its stand-in. The first
+    does not forbid rows that it refuses. For rows that the second refuses, one missing input is enough: more would only
     add equations.
     """
     pairs = zip(first.inputs, second.inputs, strict=True)
@@ -95,9 +95,9 @@ class _Allowed:
 
 
 class _RuleSearch:
-    """Looks for what the first specification forbids and the second allows, with the inputs of a gap missing.
+    """Searches for what the first specification forbids and the second allows, with the inputs of a gap missing.
 
-    The variables are a row as the first reads it; statements of the second use its own stand-ins.
+    The variables are a row as the first reads it. Statements of the second are rewritten with its own stand-ins.
     """
 
     def __init__(self, decider: Decider, second: Specification, gap: frozenset[str]) -> None:

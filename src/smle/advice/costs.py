@@ -1,4 +1,4 @@
-"""The cost of rules: targets moved to the nearest allowed ones, rule by rule, against the targets themselves."""
+"""Measures what rules cost: moves targets to the nearest that each rule allows, and compares with the targets."""
 
 from __future__ import annotations
 

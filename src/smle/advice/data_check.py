@@ -80,7 +80,7 @@ class DataCheck:
             listed = ", ".join(f"{name} {value:.4f}" for name, value in worst)
             mean = sum(self.price.values()) / len(self.price)
             lines.append(
-                "  Score of the nearest allowed targets (R2 or accuracy; 1 means no price): "
+                "  Score of the nearest allowed targets (R2 or accuracy; 1 means that obeying costs nothing): "
                 f"{mean:.4f} on average; {listed}"
             )
         return "\n".join([*lines, *self._costs()])

@@ -1,4 +1,4 @@
-"""`smle.diagnose`: can rules hold together, is any redundant, what do they cost on data, and is a head of them proved?
+"""`smle.diagnose`: can rules hold together, is any redundant, what do they cost on data, and can a head be proved?
 
 Contradictions, empty regions, pinned outputs and redundancy are decided in rationals.
 """
@@ -127,7 +127,7 @@ def diagnose_arrays(
 
 @contextmanager
 def conflicts_explained(spec: Specification) -> Iterator[None]:
-    """If no model was found because rules contradict each other, raise an error that names a smallest conflict."""
+    """Turn a failed proof into a ContradictionError with a smallest conflict, if rules contradict each other."""
     try:
         yield
     except (ContradictionError, NotCertifiedError) as error:
@@ -138,7 +138,7 @@ def conflicts_explained(spec: Specification) -> Iterator[None]:
 
 
 def _pinned(consistency: Consistency, regions: Cells) -> list[Finding]:
-    """Return outputs pinned by rules that always apply."""
+    """Return findings about outputs that the rules without a condition pin."""
     check = _CellCheck(consistency, regions)
     try:
         check._note_pinned(check._rules(()))
@@ -311,7 +311,7 @@ class _CellCheck:
 
 
 def _redundant(consistency: Consistency, meeting: Meeting, *, skip: set[str]) -> tuple[list[Finding], list[Untested]]:
-    """Find rules that the others imply. A rule found redundant is not used to explain another."""
+    """Find rules that the others imply. A redundant rule does not count as a reason for another."""
     spec = consistency.spec
     others = [r for r, rule in enumerate(spec.rules) if rule.name not in skip]
     findings = []

@@ -1,7 +1,7 @@
-"""Which rules may affect each other: they may apply together, and their outputs are tied.
+"""Tells which rules may affect each other: those that may apply together and whose outputs are tied.
 
-Used for large rule sets, since rules that never meet do not affect each other. The test is exact but partial: rules
-that it does not separate may still never meet.
+Large rule sets need this: rules that never meet do not affect each other. The test is exact but partial: rules that it
+does not separate may still never meet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Meeting"]
 
 
 class _Box(NamedTuple):
-    """What the comparisons of a region allow: (low, open, high, open) by column, members by group."""
+    """The inputs that the comparisons of a region allow: (low, open, high, open) by column, members by group."""
 
     ends: dict[int, tuple[Fraction, bool, Fraction, bool]]
     members: dict[int, frozenset[int]]

@@ -69,7 +69,8 @@ def _outliers(name: str, values: Array, rows: npt.NDArray[np.intp], *, times: fl
     more = f" ({len(far) - 1} more rows are as far off)" if len(far) > 1 else ""
     return (
         f"Target '{name}' is {values[worst]:g} in row {rows[worst] + 1}{more}, while nine tenths of the rows lie in "
-        f"{low:g} to {high:g}. A typing error, or another unit? Correct or drop it: a model learns little else."
+        f"{low:g} to {high:g}. A typing error, or another unit? Correct or drop it: otherwise a model learns little "
+        "else."
     )
 
 
@@ -91,7 +92,7 @@ def _limits(spec: Specification, X: npt.NDArray[np.floating[Any]], column: int) 
 
 
 def _other_units(name: str, values: Array, lower: Array, upper: Array, narrow: bool) -> str:
-    """Say so if targets and limits are of different sizes; else return ""."""
+    """Describe targets whose size does not fit the limits on them; else return ""."""
     low, high = np.quantile(values, (0.05, 0.95))
     bound = np.isfinite(lower) | np.isfinite(upper)
     if high == low or not bound.any():

@@ -1,4 +1,4 @@
-"""Shared by all commands: the app, consoles, errors as one line and an exit code, JSON and tables."""
+"""What all commands share: the app, consoles, errors as one line and an exit code, JSON and tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """Let help show `--json`, not `--json <bool>`."""
+    """Make help show `--json`, not `--json <bool>`."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to `reported`; rich would exit with code 1."""
+    """A console that lets `reported` handle a closed pipe; rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
         if not self.stderr:
@@ -89,7 +89,7 @@ _LISTED = 40  # lines of scores by output
 _MEANINGS = {
     "clip": "clip: an answer beyond the limits of a rule is moved onto the limit.",
     "check": "check: every answer is tested; one that fails is replaced by an answer that the rules allow.",
-    "": "margin: the room that is left to the limit of a rule in the worst case, with rounding deducted.",
+    "": "margin: the room left to the limit of a rule in the worst case, with rounding deducted.",
 }  # by what a statement is enforced
 
 # Headings of `smle --help`; a command names the one it belongs under.
@@ -119,7 +119,7 @@ def common(
 def reported(
     as_json: bool = False, *, interrupted: Callable[[], str] = lambda: "nothing was written."
 ) -> Iterator[None]:
-    """Turn errors into one clear line and an exit code: 1 it does not hold, 2 the request was wrong, 3 undecided.
+    """Turn errors into one clear line and an exit code: 1 does not hold, 2 the request was wrong, 3 undecided.
 
     With `as_json`, the line is a JSON object on standard output.
     """
@@ -204,7 +204,7 @@ def quoted(place: str | Path) -> str:
 
 @contextmanager
 def counted(title: str, *, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show a title and a running count on a terminal; yields a function to call with the count."""
+    """Show a title and a running count on a terminal; yield a function to call with the count."""
     if not err.is_terminal:
         yield lambda count: None
         return
@@ -244,7 +244,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_proved(proved: Sequence[Proved], spec: Specification | None) -> None:
-    """Print one line per rule, with its smallest margin or what enforces it; without a file of rules, their names."""
+    """Print one line per rule, with its smallest margin or what enforces it; without `spec`, rules by name only."""
     from smle.certificates.document import by_rule, how_proved
 
     found = by_rule(proved)

@@ -49,10 +49,10 @@ def verify(
 ) -> None:
     """Check a certificate in exact arithmetic: of a model folder, or beside an exported ONNX file.
 
-    For a folder, rules.yaml is compiled again and must state what is proved. For an ONNX file, every node and constant
-    of the certified head is compared; --assumptions lists what is left over, which the proof does not need.
+    For a folder, this compiles rules.yaml again, which must state what is proved. For an ONNX file, it compares every
+    node and constant of the certified head; --assumptions lists the rest, which the proof does not need.
 
-    Exit code 0: proved, 1: rejected, 2: not a model, 3: there is no certificate.
+    Exit code 0: proved, 1: rejected, 2: not a model, 3: no certificate.
 
     Example: smle verify model/
 
@@ -96,9 +96,9 @@ def _verified_file(model: Path) -> _Verified:
 
 
 def _show_statement(statement: dict[str, Any], asserted: Sequence[str]) -> None:
-    """Print domain, claim, assumptions and limits; domain and assumptions are worded as the checkers print them.
+    """Print domain, claim, assumptions and limits, in the words of the checkers.
 
-    Name only the first of many categories; `--json` and `smle-check` name all.
+    Of many categories, it names the first only; `--json` and `smle-check` name all.
     """
     lines = [*map(_shortened, statement["domain"]), *statement.get("head", []), f"Proved: {statement['claim']}"]
     lines += [f"Asserted by the exporter, not needed by the proof: {line}" for line in asserted]

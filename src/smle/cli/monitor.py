@@ -41,7 +41,7 @@ def monitor(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
     tolerance: Annotated[float, typer.Option(help="Ignore differences between shares up to this size.")] = 0.005,
     false_alarms: Annotated[
-        float, typer.Option(help="How often something may be called changed although nothing is.")
+        float, typer.Option(help="Probability of reporting a change although nothing changed.")
     ] = 0.01,
     bad_rows: Annotated[
         str, typer.Option(help="Rows that cannot be read: raise, or set-aside, which counts them.")
@@ -51,7 +51,7 @@ def monitor(
 ) -> None:
     """Say what changed since training: inputs, rules that apply, missing values, rows outside the domain.
 
-    What changed comes first; below it, how often rules bind: where each applies, and where the model alone breaks it.
+    First comes what changed; below it, how often each rule applies, and how often the model alone breaks it.
 
     SciPy's tests (Fisher, Kolmogorov-Smirnov, chi-squared) are combined by Holm's procedure: if nothing changed and
     rows are independent, at most 1 of 100 pages reports a change. The exit code is always 0.
@@ -142,9 +142,9 @@ def _show(training: Usage, now: Usage, found: Changes, spec: Specification) -> N
     if small:
         say(f"{small} more changed by no more than the tolerance of {found.tolerance:.1%}; --json lists them.")
     say(
-        f"If nothing changed, a page like this calls something changed in {found.false_alarms:.0%} of the cases at "
-        f"most (rows being independent). With these rows, a share of 10 % that moves by {100 * found.detectable:.1f} "
-        "points is found 9 times in 10."
+        f"If nothing changed and rows are independent, at most {found.false_alarms:.0%} of pages like this report a "
+        f"change. With these rows, a share of 10 % that moves by {100 * found.detectable:.1f} points is found 9 times "
+        "in 10."
     )
     _warn(now)
 

@@ -1,4 +1,4 @@
-"""Checks of options, and that model and table exist, before loading libraries that take seconds."""
+"""Checks options, models and tables before loading libraries that take seconds."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def not_read_text(names: list[str]) -> str:
 
 
 def require_model(model: Path, *, table: Path | None = None, usage: str = "", onnx: bool = False) -> None:
-    """Raise ModelFormatError unless there is a model folder, or the remains of a certified one.
+    """Raise ModelFormatError unless there is a model folder, or what is left of a certified one.
 
-    With `onnx`, an exported file will do. `table` was given with the model, and `usage` is the command with {model} and
-    {table}, to notice if the two were swapped.
+    With `onnx`, an exported file will do. If the model and its `table` were swapped, the message shows `usage`, the
+    command with {model} and {table}, the right way round.
     """
     from smle.errors import ModelFormatError
     from smle.storage import model_files, read_record
@@ -70,8 +70,8 @@ def require_model(model: Path, *, table: Path | None = None, usage: str = "", on
         raise ModelFormatError(f"'{model}' is a file and '{table}' a folder: were they swapped? Try: {right}")
     if is_onnx(model) and not onnx:
         raise ModelFormatError(
-            f"'{model}' is an ONNX file: `smle verify` and `smle predict` take it. This command wants the model folder "
-            "from which it was exported."
+            f"'{model}' is an ONNX file: `smle verify` and `smle predict` take it. This command needs the model folder "
+            "that it was exported from."
         )
     if is_onnx(model):
         if not model.exists():
@@ -87,7 +87,7 @@ def require_model(model: Path, *, table: Path | None = None, usage: str = "", on
 
 
 def require_table(table: Path) -> None:
-    """Raise DataError if there is no such file."""
+    """Raise DataError unless the table is a file."""
     from smle.tables.table_files import read_chunks
 
     if not table.is_file():

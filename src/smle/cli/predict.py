@@ -1,4 +1,4 @@
-"""`smle predict`: works in chunks, so that memory does not grow with the table."""
+"""`smle predict`: reads and writes in chunks, so that memory does not grow with the table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def predict(
 
     An ONNX file runs in onnxruntime, without torch. It reads numbers as float32 and always needs its certificate.
 
-    Works in chunks. An output file appears when all rows are done; its digits read back as the same numbers.
+    Memory does not grow with the table. An output file appears when all rows are done; its digits read back as the
+    same numbers.
 
     Example: smle predict model/ new.csv -o predictions.csv
 
@@ -184,7 +185,7 @@ def _files(model: Path) -> list[Path]:
 
 
 def _kept(data: Path, names: Sequence[str], every: bool) -> Iterator[pd.DataFrame]:
-    """Yield the columns to keep, chunk by chunk. They are read again as text, so that `007` stays `007`."""
+    """Yield the columns to keep, chunk by chunk, read again as text, so that `007` stays `007`."""
     from smle.tables.table_files import read_chunks
 
     for chunk in read_chunks(data, verbatim=True, empty=True):

@@ -31,10 +31,10 @@ def report(
     require_certificate: RequireCertificate = True,
     as_json: Json = False,
 ) -> None:
-    """Check a model again and write one self-contained HTML page: what is proved, with which margins, and for what.
+    """Check a model again and write one self-contained HTML page: what is proved, with which margins, for which inputs.
 
     The page needs no network and can be printed. Exit code 1: the proof was not accepted; 3: there is none because the
-    model has no rules (--no-require-certificate lets that pass). The page says so.
+    model has no rules (--no-require-certificate lets that pass). The page says so in both cases.
 
     Example: smle report model/ --data test.csv -o report.html
 

@@ -30,8 +30,7 @@ def rules(
 ) -> None:
     """Check rules before training: contradictions, empty regions, rules that say nothing new; or compare two files.
 
-    Exit code 0: fine, or compared whatever came out; 1: contradictory; 2: not readable, or not comparable; 3:
-    undecided.
+    Exit code 0: fine, or two files compared; 1: contradictory; 2: not readable, or not comparable; 3: undecided.
 
     Example: smle rules braking.yaml --data drives.csv
 

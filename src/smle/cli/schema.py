@@ -13,7 +13,7 @@ __all__ = ["schema"]
 
 @app.command(rich_help_panel=RULES)
 def schema(name: Annotated[str, typer.Argument(help="`rules` or `certificate`.")]) -> None:
-    """Print the JSON Schema of rules files or of certificates, with which editors complete and check them.
+    """Print the JSON Schema of rules files or of certificates, for editors that complete and check them.
 
     Example: smle schema rules > rules.schema.json
     """

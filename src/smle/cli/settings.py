@@ -34,7 +34,7 @@ class TrainSettings:
     def read(cls, path: Path | None, assigned: Sequence[str], given: Mapping[str, Any]) -> TrainSettings:
         """Return the defaults, overridden by a YAML file, then by texts such as `max_epochs=50`, then by options.
 
-        Options are None if not given. Raises ValueError if the file is not readable, or a value does not fit.
+        Options that were not given are None. Raises ValueError if the file is not readable, or a value does not fit.
         """
         own: dict[str, Any] = {}
         parameters: dict[str, tuple[Any, str]] = {}
@@ -55,7 +55,7 @@ class TrainSettings:
 
 
 def checked_parameters(parameters: Mapping[str, tuple[Any, str]], *kinds: Any) -> list[dict[str, Any]]:
-    """Split parameters by class: for each class, those it accepts.
+    """Return for each class the parameters that belong to it.
 
     Raises ValueError for unknown names or invalid values.
     """
@@ -92,7 +92,7 @@ def _checked(name: str, value: Any, shown: str) -> Any:
 
 
 def _read(text: str) -> Any:
-    """Read text as YAML does; numbers with commas are several."""
+    """Read text as YAML does; numbers separated by commas become a tuple."""
     import yaml
 
     try:
@@ -102,7 +102,7 @@ def _read(text: str) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Turn lists into tuples, and text into numbers that YAML misses: 1e-2, or several with commas."""
+    """Turn lists into tuples, and text into numbers that YAML misses: 1e-2, or several separated by commas."""
     if isinstance(value, list):
         return tuple(map(_value, value))
     if not isinstance(value, str):

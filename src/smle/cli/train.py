@@ -135,7 +135,7 @@ class _TrainingRun:
     tried: tuple[Tried, ...] = ()
 
     def fit(self, data: Path, rules: Path, output: Path) -> None:
-        """Read, split, train, measure, write."""
+        """Read the files, split the table, train, measure, write the model."""
         from smle.rules import Specification
         from smle.storage import require_replaceable
         from smle.tables.table_files import read_table, text_columns
@@ -165,7 +165,7 @@ class _TrainingRun:
             self.checkpoint.unlink(missing_ok=True)
 
     def _progress(self) -> AbstractContextManager[object]:
-        """Show what takes long, on a terminal; networks show their epochs."""
+        """Show progress on a terminal; networks show their own."""
         return nullcontext() if self.name in _NETWORKS else counted(f"training {self.name}")
 
     def _without_ignored(self, table: pd.DataFrame, spec: Specification, data: Path) -> pd.DataFrame:
@@ -226,7 +226,7 @@ class _TrainingRun:
         if spec.rules and not self.model.has_head_of_rules:
             plain = quick_baseline(spec, kept, kept[self.targets], seed=self.settings.seed)
         scores = compare_models(self.model, self.test, self.test[self.targets], plain=plain)
-        # The network inside may be as bad as the model; then the quick plain model of `fit` is the better comparison.
+        # The network inside may be as bad as the model; the quick plain model of `fit` tells that apart.
         scores["concern"] = scores["concern"] or self.scores.get("concern", "")
         self.model.set_scores(scores)
 
@@ -247,14 +247,14 @@ class _TrainingRun:
         if self.checkpoint.is_dir():
             raise ValueError(f"--checkpoint: expected a file. Got the folder '{self.checkpoint}'.")
         if output.resolve() in (place := self.checkpoint.resolve(), *place.parents):
-            raise ValueError(f"--checkpoint: '{self.checkpoint}' is in the place of the model. Name another file.")
+            raise ValueError(f"--checkpoint: '{self.checkpoint}' lies where the model goes. Name another file.")
         if self.checkpoint.exists() and not is_checkpoint(self.checkpoint):
             raise ValueError(
                 f"--checkpoint: '{self.checkpoint}' is not a checkpoint of smle, or a damaged one. Name another file."
             )
         if self.checkpoint.exists() and not self.resume:
             raise ValueError(
-                f"'{self.checkpoint}' is there from an earlier run. Add --resume to continue it, or delete it."
+                f"'{self.checkpoint}' exists from an earlier run. Add --resume to continue it, or delete it."
             )
         if self.resume and not self.checkpoint.exists():
             raise ValueError(f"--resume: there is no checkpoint '{self.checkpoint}'. Omit --resume to start.")
@@ -289,7 +289,7 @@ class _TrainingRun:
         scores = scores_of(self.scores, rules=bool(self.model.specification_.rules))
         if self.tried:
             rows = [(t.name, t.reason or f"{t.score:.4f}") for t in self.tried]
-            print_rows("Cross-validation in three parts", ("model", f"{scores.metric} of what is served"), rows)
+            print_rows("Cross-validation in three parts", ("model", f"{scores.metric} of answers served"), rows)
         if self.proved:
             print_proved(self.proved, self.model.specification_)
         if scores.score:
@@ -355,7 +355,7 @@ def require_fitting(spec: Specification, table: pd.DataFrame, path: Path) -> Non
 
 
 def split(table: pd.DataFrame, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Split into training and test rows; with fewer than two of either, there are no test rows."""
+    """Split a table into training and test rows; with fewer than two of either, all rows are for training."""
     import numpy as np
 
     held = round(share * len(table))

@@ -1,4 +1,4 @@
-"""Shared by estimators with rules: reading rows, describing a fitted model, and rebuilding it from its folder."""
+"""The base of estimators with rules: reads rows, describes a fitted model, rebuilds it from its folder."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class SafeEstimator(FittedModel, BaseEstimator):
         "raise",
         named("raise", "warn", "clip"),
         "'raise', 'warn' or 'clip'",
-        """What `predict` and `score` do with rows outside the domain, unless they are told otherwise. The rules are
-        guaranteed inside; outside they hold at the clamped input.""",
+        """What `predict` and `score` do with rows outside the domain; `predict` can be called with another choice. The
+        rules are guaranteed inside the domain; outside they hold at the clamped input.""",
     )
     compare: bool = stated(
         True,
@@ -64,10 +64,11 @@ class SafeEstimator(FittedModel, BaseEstimator):
         "True or False",
         """Compare with a quick plain model on the rows that a network held out (`description_["scores"]`), and warn
         with an AccuracyWarning if the safe model is far behind, or if trees would do clearly better than the network.
-        Other estimators hold out none, and losses other than `squared_error` are not compared.""",
+        Other estimators hold out no rows, so they are not compared; nor are losses of numbers other than
+        `squared_error`.""",
     )
 
-    # --- what kinds of outputs add
+    # --- what subclasses define
 
     if TYPE_CHECKING:  # only for type checkers: the mixins define them
 
@@ -78,7 +79,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
             """Return R2 or accuracy."""
 
     def _plain_task(self, spec: Specification, y: Any = None) -> Task:
-        """Return the task of a specification; y may tell the type of answers. Raises DataError for other outputs."""
+        """Return the task of a specification; y tells the type of answers. Raises DataError for other outputs."""
         raise NotImplementedError
 
     # --- fitting
@@ -102,7 +103,7 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return Specification.of(self.spec)
 
     def _read_rows(self, spec: Specification, task: Task, X: Any, y: Any, *, least: int = 2) -> TrainingRows:
-        """Return tables as rules and loss read them."""
+        """Check a table and its targets, and encode them for the rules and the loss."""
         X = plain_table(X, spec)
         encoded, targets = encode_inputs(spec, X), task.encode(y)
         if len(encoded) != len(targets):
@@ -116,8 +117,8 @@ class SafeEstimator(FittedModel, BaseEstimator):
             targets, moved, most = reconciled(spec, encoded, targets)
         if moved:
             warnings.warn(
-                f"Targets of {moved} of {len(targets)} rows do not add up as the rules ask. They were moved to the "
-                f"nearest that do, in units of their spread, by up to {most:.3g}, before fitting.",
+                f"The targets of {moved} of {len(targets)} rows do not add up as the rules ask. Before fitting, they "
+                f"were moved as little as possible, by up to {most:.3g}, to targets that do.",
                 AccuracyWarning,
                 stacklevel=4,
             )
@@ -126,9 +127,9 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return TrainingRows(X, frame.drop(columns=hidden), task, encoded, targets)
 
     def _serve(self, served: Served, rows: TrainingRows, task: Task, **facts: Any) -> Usage:
-        """Adopt a model fitted to these rows, and describe it; `task` reads its answers.
+        """Adopt a model fitted to these rows, describe it, and return what it does to them.
 
-        `facts` go to model.json: the seed, the architecture, the history. Returns what it does to the rows.
+        `task` reads its answers. `facts` go to model.json: the seed, the architecture, the history.
         """
         if rows.spec.rules and served.certificate_ is None:
             raise NotCertifiedError("There are rules, and no certificate for them.")
@@ -148,18 +149,18 @@ class SafeEstimator(FittedModel, BaseEstimator):
         return usage
 
     def set_scores(self, scores: dict[str, Any]) -> None:
-        """Record scores (of this model, its baseline, ...) in the description, and bind the certificate to it."""
+        """Add scores (of this model, its baseline, ...) to the description, and bind the certificate to it."""
         check_is_fitted(self, "description_")
         known = self.description_
         self.deployed_.describe({**known, "scores": {**known["scores"], **scores}})
 
     def _compared(self, rows: TrainingRows, weight: Array | None, held: Held | None, seed: int) -> None:
-        """Record how the model compares with a quick plain one on the rows held out, if requested."""
+        """Compare with a quick plain model on the held-out rows, if requested, and record the scores."""
         if rows.spec.rules and self.compare and rows.task.is_scored and held is not None:
             self.set_scores(compare_held_out(self, rows, weight, held_out=held, seed=seed))
 
     def _taken_over(self, fitted: Self, usage: Usage) -> Self:
-        """Become the fitted model, and warn if it is of little use, given what it does to the rows of `fit`."""
+        """Take over a fitted model, and warn if it is of little use; `usage` is what it does to the rows of `fit`."""
         self.__dict__ = fitted.__dict__
         scores, head = self.deployed_.description_["scores"], usage.head
         for text in (scores.get("concern"), scores.get("advice"), "" if head is None else head.concern):
@@ -167,11 +168,11 @@ class SafeEstimator(FittedModel, BaseEstimator):
                 warnings.warn(text, AccuracyWarning, stacklevel=3)
         return self
 
-    # --- from what is stored
+    # --- loading
 
     @classmethod
     def from_record(cls, record: ModelRecord, *, verify: bool = True) -> Self:
-        """Rebuild a model; its certificate is checked unless `verify=False`."""
+        """Rebuild a model from its record, and check its certificate unless `verify=False`."""
         if record.rules is None:
             if record.certificate is not None:
                 raise CertificateError("The model folder has a certificate.json, but no rules.yaml.")
@@ -191,12 +192,12 @@ class SafeEstimator(FittedModel, BaseEstimator):
 
 
 def without_rules(spec: Specification) -> Specification:
-    """Return the same inputs and outputs without rules: the specification of a baseline."""
+    """Return the specification without its rules, for a baseline."""
     return replace(spec, rules=(), flags=())
 
 
 def short_history(history: History) -> dict[str, Any]:
-    """Thin out the history to some hundreds of epochs, keeping the best and the last."""
+    """Return the history as JSON data, thinned out to about 200 epochs with the best and the last among them."""
     epochs = len(history.loss)
     chosen = {round(i) for i in np.linspace(0, epochs - 1, min(epochs, _POINTS))}
     kept = sorted(chosen | {history.best_epoch}) if epochs else []

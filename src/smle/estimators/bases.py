@@ -1,6 +1,6 @@
 """The base classes of scikit-learn, with types.
 
-scikit-learn has none, and under an untyped base a type checker would accept any parameter name.
+scikit-learn itself is untyped, and under an untyped base a type checker would accept any parameter name.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
             """Change parameters."""
 
         def set_fit_request(self, **requested: bool | str | None) -> Self:
-            """Say what of the metadata `fit` takes."""
+            """Choose the metadata that `fit` takes."""
 
         def set_score_request(self, **requested: bool | str | None) -> Self:
-            """Say what of the metadata `score` takes."""
+            """Choose the metadata that `score` takes."""
 
         def __sklearn_tags__(self) -> Any:
-            """Return what the estimator reads and returns."""
+            """Tell scikit-learn what the estimator reads and returns."""
 
         def _get_metadata_request(self) -> Any: ...
 
     class RegressorMixin:
-        """An estimator of numbers."""
+        """An estimator that predicts numbers."""
 
         def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
             """Return R2."""
 
     class ClassifierMixin:
-        """An estimator of classes."""
+        """An estimator that predicts classes."""
 
         def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
             """Return the accuracy."""

@@ -1,6 +1,6 @@
-"""Between a model and the head of rules: a temperature for probabilities, thresholds of labels, sorted quantiles.
+"""Adjusts a model before its head: a temperature for probabilities, thresholds of labels, sorted quantiles.
 
-All are folded into the model in front of the head, so what is proved, stored and exported includes them.
+Each is folded into the model, so the certificate, the stored files and the exports include it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _STEEP = 4.0  # logits are multiplied by exp(-4) to exp(4)
 
 
 def temperature(task: LabelTask | Options, outputs: Array, targets: Array, weight: Array | None) -> float:
-    """Return the factor for logits or scores (n, m) with the least loss on rows held out; decisions stay.
+    """Return the factor for logits or scores (n, m) that gives the least loss on held-out rows.
 
-    Targets are smoothed by one row, as Platt does, so that the factor stays finite if all rows are right.
+    It changes no decision. Targets are smoothed by one row, as Platt does, so that the factor stays finite if all rows
+    are right.
     """
     import torch
 
@@ -46,15 +47,18 @@ def temperature(task: LabelTask | Options, outputs: Array, targets: Array, weigh
 
 
 def thresholds_of(given: Any, task: LabelTask, targets: Array, held: Held | None) -> Array:
-    """Return the threshold (m,) of each label: as given, or the best on rows held out."""
+    """Return the threshold (m,) of each label: as given, or the best on held-out rows.
+
+    Raises ValueError if thresholds are to be tuned and no rows are held out.
+    """
     names = task.spec.targets
     if not isinstance(given, str):
         known = dict.fromkeys(names, given) if isinstance(given, int | float | np.number) else given
         return np.asarray(by_name("thresholds", known, names, 0.5))
     if held is None:
         raise ValueError(
-            f"Expected thresholds as numbers here: no rows are held out. Got {given!r}. Tune them on "
-            "rows of your own, or with TunedThresholdClassifierCV around the estimator."
+            f"Expected thresholds as numbers, since no rows are held out here. Got {given!r}. Tune them on your own "
+            "rows, or put TunedThresholdClassifierCV around the estimator."
         )
     weight = np.ones(len(held.rows)) if held.weight is None else held.weight
     on = targets[held.rows] > 0.5
@@ -72,7 +76,7 @@ def _best(aim: str, logits: Array, on: npt.NDArray[np.bool_], weight: Array) -> 
     score = 2 * right / (right + wrong + right[-1]) if aim == "f1" else right / right[-1] - wrong / wrong[-1]
     score[1:-1][ordered[1:] == ordered[:-1]] = -np.inf  # never cut between equal logits
     best = np.flatnonzero(score >= score.max() - 1e-12)
-    cut = ends[best[np.abs(ends[best]).argmin()]]  # among equal ones, the nearest to even odds
+    cut = ends[best[np.abs(ends[best]).argmin()]]  # of equal scores, the cut nearest to even odds
     return float(np.clip(1 / (1 + np.exp(-cut)), 1e-6, 1 - 1e-6))
 
 
@@ -104,7 +108,7 @@ def _rescaled_onnx(data: bytes, slope: float, shift: Array) -> bytes:
 
 
 def sorted_answers(front: StoredModel, columns: int) -> StoredModel:
-    """Return a model that answers with the same numbers in increasing order."""
+    """Return a model that sorts its answers in increasing order."""
 
     def nodes(onnx: Any, source: str, result: str) -> list[Any]:
         count = onnx.numpy_helper.from_array(np.array([columns], dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Estimators by name, with the preprocessing that a table needs, and which of them suits a table best."""
+"""Makes estimators by name, with the preprocessing that a table needs, and tries which suits the table best."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ _CATEGORIES = 100  # most values of a text column; one with more is likely an id
 
 
 def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0) -> Any:
-    """Return an estimator, named in `NAMES`, for all columns of a table but the outputs.
+    """Return a pipeline for all columns of a table but the outputs, ending in an estimator by name.
 
-    Text is one-hot encoded; text columns with more than 100 values, and columns without a value, are left out. Missing
-    numbers stay missing for boosting and forests, and become the median for others.
+    `name` is one of `NAMES` but `network`, `smle` and `auto`. Text is one-hot encoded; text columns with more than 100
+    values, and columns without a value, are left out. Missing numbers stay missing for boosting and forests, and become
+    the median for ridge.
     """
     outputs = [item.name for item in spec.outputs]
     frame = frame_of(table, spec)
@@ -62,7 +63,7 @@ def named_estimator(name: str, spec: Specification, table: Any, *, seed: int = 0
 
 
 def with_parameters(pipeline: Any, values: Mapping[str, Any]) -> Any:
-    """Set parameters of the last estimator of a pipeline. Raises ValueError for an unknown one."""
+    """Set parameters of a pipeline's last estimator, and return the pipeline. Raises ValueError for an unknown one."""
     last = pipeline[-1]
     (last.estimator if isinstance(last, MultiOutputRegressor | MultiOutputClassifier) else last).set_params(**values)
     return pipeline
@@ -103,7 +104,7 @@ class Tried(NamedTuple):
 
 
 def tried_models(make: Callable[[str], SafeEstimator], X: pd.DataFrame, y: Any, *, seed: int = 0) -> list[Tried]:
-    """Score models in three-fold cross-validation, best first, by R2 or accuracy of what is served.
+    """Score a few models in three-fold cross-validation, by the R2 or accuracy of their answers; the best comes first.
 
     `make` returns an unfitted model for a name. X and y are tables of the same rows.
     """

@@ -37,9 +37,9 @@ class LabelTask(Task):
         super().__init__(spec)
         self.class_weight = class_weight
         self.thresholds: Array | None = None
-        """Thresholds (m,): the probability from which a label is on.
+        """The probability (m,) at or above which each label is on.
 
-        Logits are shifted by them; None means one half.
+        Logits are shifted by it; None means one half.
         """
 
     def encode(self, y: Any) -> Array:
@@ -60,7 +60,7 @@ class LabelTask(Task):
         return np.clip(np.log(chance / (1 - chance)), -_PRIOR, _PRIOR), np.ones(len(chance))
 
     def facts(self) -> dict[str, Any]:
-        """Return that there are no classes, and the thresholds."""
+        """Return the thresholds, and None as the classes."""
         return {"classes": None, "thresholds": None if self.thresholds is None else self.thresholds.tolist()}
 
     def restored(self, description: Mapping[str, Any]) -> Self:
@@ -96,7 +96,7 @@ class LabelTask(Task):
     def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
         """Return probabilities (n, m), at least one half, or the threshold, exactly where a label is on.
 
-        A label that the rules determine has 1 or 0.
+        A label that the rules determine gets 1 or 0.
         """
         least = np.full(outputs.shape[1], 0.5) if self.thresholds is None else self.thresholds
         chance, on = self.probable(outputs + np.log(least / (1 - least))), outputs >= 0
@@ -137,7 +137,7 @@ class LabelTask(Task):
         return np.asarray(truth != answers, dtype=np.float64)
 
     def sides(self, truth: Array) -> list[Sides | None]:
-        """Return off and on."""
+        """Return for each label whether it is on (n,), and the names of both sides."""
         on = (truth >= 0.5).astype(np.int64)
         return [(on[:, j], (f"not {item.name}", item.name)) for j, item in enumerate(self.spec.outputs)]
 
@@ -235,7 +235,7 @@ class Options(Task):
     def chances(self, outputs: Array, settled: Settled | None = None) -> Array:
         """Return probabilities (n, options) in the order of the options; the winner has the largest.
 
-        An option that the rules forbid has 0, and the others share the rest as they would without it.
+        An option that the rules forbid gets 0, and the others share the rest as they would without it.
         """
         scores = outputs * self.sign
         rows, best = np.arange(len(scores)), scores.argmax(axis=1)
@@ -249,7 +249,7 @@ class Options(Task):
         return np.asarray(chance)
 
     def columns(self) -> list[list[int]]:
-        """Return all columns as those of one output."""
+        """Return the columns of all options, as those of one output."""
         return [list(range(len(self.choice.options)))]
 
     def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
@@ -258,7 +258,7 @@ class Options(Task):
         return np.asarray(wrong[:, None], dtype=np.float64)
 
     def sides(self, truth: Array) -> list[Sides | None]:
-        """Return the options."""
+        """Return the winning option of each row (n,), and the names of all options."""
         return [((self.sign * truth).argmax(axis=1), tuple(self.choice.options))]
 
 

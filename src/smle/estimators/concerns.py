@@ -1,6 +1,6 @@
 """Warnings about a model that obeys but predicts poorly: how far behind, where, the likely cause, and what to do.
 
-One is about networks alone: would trees be better? A small booster behind the same head is tried on the rows held out.
+For a network, one more asks whether trees would do better: a small booster runs behind the same head on held-out rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Gap:
 
     @property
     def much(self) -> float:
-        """The gap that counts as far; it grows with the error if rules forbid so much that the mean would be better."""
+        """The gap that counts as far; larger if the rules forbid so much that even the mean would predict better."""
         return _FAR[self.metric] * max(1.0, 1.0 - self.scores["postprocess"])
 
 
@@ -97,7 +97,7 @@ def concern_about(found: ScoreTable, model: FittedModel, *, where: str = "valida
 
 
 def cost_of_rules(found: ScoreTable) -> str:
-    """Name the rules that forbid what the data show, if no model that obeys can be nearly as good, or return ""."""
+    """Say what the rules cost and which rule most rows break, if no model that obeys comes close; else return ""."""
     if "postprocess" not in found.loss or len(found.X) < _ENOUGH:
         return ""
     total, metric = found.scores(), found.task.metric
@@ -120,7 +120,7 @@ def cost_of_rules(found: ScoreTable) -> str:
 
 
 def _gaps(found: ScoreTable) -> Iterator[_Gap]:
-    """Yield how far each output is behind, by each score, unless it may be chance."""
+    """Yield how far each output is behind, by each score, unless that may be chance."""
     loss, n = found.loss, len(found.X)
     weight = np.ones(n) if found.weight is None else found.weight
     columns = found.task.columns()
@@ -138,9 +138,9 @@ def _gaps(found: ScoreTable) -> Iterator[_Gap]:
 
 
 def _certain(behind: Array, weight: Array | None, outputs: int) -> bool:
-    """Return whether a mean difference by row is too many standard errors above zero to be chance.
+    """Return whether the mean difference of rows is too many standard errors above zero to be chance.
 
-    A difference that was found among many outputs needs more of them.
+    The more outputs were searched, the more standard errors it takes.
     """
     weight = np.ones(len(behind)) if weight is None else weight
     mean = float(np.average(behind, weights=weight))
@@ -168,13 +168,13 @@ def _explained(gap: _Gap, found: ScoreTable, model: FittedModel) -> str:
     causes = [*_structural(found, model, concerned), *_of_training(model, worst, len(cells))]
     if not causes and model.deployed_.reads_answers:
         causes = [
-            "the network itself, for its answers are moved only where they break a rule. Change its size, epochs or "
+            "the network itself, since its answers are moved only where they break a rule. Change its size, epochs or "
             "learning rate, or give it more rows"
         ]
     if not causes:
         causes = [
-            "none that is known. Compare with a plain network (`smle train` does, or a model without rules). If that "
-            "is no better, change its size, epochs or learning rate. If it is, try another seed, or use "
+            "unknown. Compare with a plain network (`smle train` does, or a model without rules). If that is no "
+            "better, change its size, epochs or learning rate. If it is, try another seed, or use "
             "smle.baselines.nearest_allowed"
         ]
     return f"{text}Likely cause: {'. Or: '.join(causes[:2])}."
@@ -212,7 +212,7 @@ def _named(spec: Specification, rules: Sequence[int]) -> str:
 
 
 def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> Iterator[str]:
-    """Yield causes in the form of learned heads. Corrected answers have none: everything allowed can be served."""
+    """Yield causes in the form of learned heads. Corrected answers have none: they can be anything allowed."""
     if model.deployed_.reads_answers:
         return
     cells = model.deployed_.cells
@@ -228,7 +228,7 @@ def _structural(found: ScoreTable, model: FittedModel, rules: Sequence[int]) -> 
 
 
 def _of_training(model: FittedModel, cell: int, cells: int) -> Iterator[str]:
-    """Yield causes in the data and the training."""
+    """Yield causes in the data and in the training."""
     description: dict[str, Any] = model.description_
     counts = description.get("training", {}).get("cells", [])
     if len(counts) == cells > 1 and counts[cell] < _FEW:
@@ -241,7 +241,7 @@ def _of_training(model: FittedModel, cell: int, cells: int) -> Iterator[str]:
         )
 
 
-# --- would trees be better?
+# --- whether trees would do better
 
 
 def better_trees(
@@ -250,14 +250,13 @@ def better_trees(
     """Say by how much a small booster beats the network inside, if it clearly does, or return "".
 
     Clearly means by 0.02 of R2 or accuracy, on average over the outputs it learned, and by three standard errors
-    (somewhat more for many outputs). The booster reads the columns that the network reads, and learns the few outputs
-    with most `promise` from the rows not held out. Both are served by the same head and compared on the rows held out,
-    where the network answers as it did before its final epochs. Networks that were stopped by `max_epochs`, or tuned
-    for another score, are skipped.
+    (somewhat more for many outputs). The booster reads the same columns as the network, and learns the few outputs with
+    most `promise` from the rows not held out. Both answer the held-out rows through the same head; the network answers
+    as it did before its final epochs. Networks that ran out of epochs, or were tuned for another score, are skipped.
     """
     served = safe.deployed_
     front, head, task = served.front, served.head, safe._task
-    # Another score was requested, or the network could still improve.
+    # Accuracy is not what was asked for, or the network could still improve.
     other = getattr(rows.task, "class_weight", None) is not None or getattr(task, "thresholds", None) is not None
     other = other or safe.description_["history"].get("stopped") == "max_epochs"
     if head is None or not head.reads_answers or not isinstance(front, Perceptron) or other:
@@ -295,7 +294,7 @@ def better_trees(
 
 
 def _boosters(X: npt.NDArray[Any], targets: Array, weight: Array | None, seed: int) -> list[Any]:
-    """Fit a booster for each column (n, k), with one thread, since several wait for each other on a busy machine."""
+    """Fit a booster for each column (n, k), in one thread: on a busy machine, several wait for each other."""
     rounds = min(40, _TREES // targets.shape[1])
     made = [
         HistGradientBoostingRegressor(

@@ -1,4 +1,4 @@
-"""What an estimator can do once fitted or loaded: read rows, predict numbers or classes, count, explain, store."""
+"""Fitted and loaded estimators: read rows, predict numbers or classes, count, explain, store."""
 
 from __future__ import annotations
 
@@ -49,14 +49,12 @@ def plain_table(X: Any, spec: Specification) -> Any:
     except ValueError:
         array = np.empty(0, dtype=object)
     if array.ndim != 2:
-        raise DataError(
-            f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__} which is none."
-        )
+        raise DataError(f"Expected a table: rows with {len(spec.inputs)} input columns each. Got {type(X).__name__}.")
     return array
 
 
 def checked_numbers(X: Any, finite: Any, spec: Specification | None = None) -> npt.NDArray[Any]:
-    """Return an array of numbers; refuse what only NumPy reads as numbers, and what was rounded."""
+    """Return an array of numbers. Raises DataError for values that only NumPy reads as numbers, or would round."""
     checked: npt.NDArray[Any] = check_array(X, dtype=[np.float64, np.float32], ensure_all_finite=finite)
     if id(checked) == id(X):  # floats, not copied
         return checked
@@ -72,7 +70,7 @@ def checked_numbers(X: Any, finite: Any, spec: Specification | None = None) -> n
 
 
 class FittedModel:
-    """A model in front and a certified head behind it, with rules and description; `deployed_` serves."""
+    """A fitted model with a certified head behind it: `deployed_` serves both and has the rules and the description."""
 
     deployed_: Served
     n_features_in_: int
@@ -86,7 +84,7 @@ class FittedModel:
 
     @property
     def certificate_(self) -> Certificate | None:
-        """The proof that the exact checker accepted; None without rules, or if loaded unchecked."""
+        """The certificate that the exact checker accepted; None without rules, or if the model was loaded unchecked."""
         return self.deployed_.certificate_
 
     @property
@@ -96,15 +94,15 @@ class FittedModel:
 
     @property
     def served_(self) -> dict[str, int]:
-        """How many rows a head of rules served so far, by how: `kept`, `moved`, `near`, `replaced` or `safe`.
+        """The number of rows served so far by a head of rules: `kept`, `moved`, `near`, `replaced` and `safe`.
 
-        Unreadable rows that `predict` was told to set aside are counted as `set aside`, for any head.
+        `set aside` counts the unreadable rows that `predict` set aside, for any head.
         """
         return self.deployed_.served_
 
     @property
     def has_head_of_rules(self) -> bool:
-        """Whether rules are enforced on the answers themselves rather than by a learned box."""
+        """Whether a head enforces the rules on the answers themselves, rather than a learned box."""
         return self.deployed_.head is not None and self.deployed_.reads_answers
 
     @property
@@ -120,10 +118,10 @@ class FittedModel:
     # --- using
 
     def _given_rows(self, X: Any, *, bad_rows: str = "raise") -> Any:
-        """Return a table unchanged, and anything without columns as a table, or as an array that fits the model.
+        """Return tables unchanged, and anything else as a table, or as an array that fits the model.
 
-        If bad rows are to be set aside, values of an array are left to the reader. Raises DataError for another number
-        of columns.
+        If bad rows are to be set aside, the reader checks the values of an array later. Raises DataError for another
+        number of columns.
         """
         if "deployed_" not in self.__dict__:  # scikit-learn's own check takes longer than a prediction
             check_is_fitted(self, "deployed_")
@@ -149,8 +147,8 @@ class FittedModel:
 
         Args:
             X: Table with the input columns.
-            out_of_domain: `raise`, `warn` or `clip`; by default as the parameter says.
-            bad_rows: `raise` or `set aside`: unreadable rows are left out, with a reason each (`aside`).
+            out_of_domain: `raise`, `warn` or `clip`; by default the parameter of the estimator.
+            bad_rows: `raise`, or `set aside`: unreadable rows are left out, and `aside` has the reason for each.
             count: Count the rows in `served_`.
         """
         X = self._given_rows(X, bad_rows=bad_rows)
@@ -176,18 +174,18 @@ class FittedModel:
             X: Table with the rules' input columns, and any others the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
                 (`served`, `moved`, `replaced`), or for a learned box `clipped_share`.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
-                estimator was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default the parameter
+                of the estimator. The rules are guaranteed inside the domain; outside they hold at the clamped input.
             bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
-                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
-                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
-                `served_` counts them.
+                number): `raise`, or `set aside`: give such rows NaN, or None where answers are not floats, and answer
+                the others in place. `set_aside` of the dict has the reason for each, by row number from 0; `served_`
+                counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return found.returned(self._task.predictions(found.served), return_info)
 
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
-        """Return the readable rows of a table, and what is wrong with the others; see `predict`."""
+        """Return the readable rows of a table, and what is wrong with the others, as `predict` sets them aside."""
         rows, aside = self.deployed_.without_bad_rows(self._given_rows(X, bad_rows=ASIDE))
         return (rows if len(aside) else X), aside
 
@@ -196,7 +194,7 @@ class FittedModel:
         return self.answer(X, "raise", count=False).answers.astype(np.float64)
 
     def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
-        """Count over the rows of a table which rules apply, what lies outside, and what the head does.
+        """Count, over the rows of a table, which rules apply, what lies outside the domain, and what the head does.
 
         Args:
             X: Table with the rules' input columns.
@@ -210,20 +208,20 @@ class FittedModel:
         return self.deployed_.usage(X, edges, bad_rows=bad_rows)
 
     def raw_outputs(self, X: Any) -> Array:
-        """Return the certified numbers (rows, m) themselves, exactly in float64: predictions, logits or scores."""
+        """Return the certified numbers (rows, m): predictions, logits or scores, held exactly by float64."""
         return self.answer(X, "raise").served.astype(np.float64)
 
     def chances(self, found: Answered) -> Array | None:
-        """Return the probabilities of what was served (rows, m), in the order of the rules' outputs; None for numbers.
+        """Return the probabilities of the answers served (rows, m), in the order of the rules; None for numbers.
 
-        What the rules forbid at an input has 0, a label that they force 1.
+        What the rules forbid at an input gets 0, and a label that they force gets 1.
         """
         settled = self.deployed_.settled(found.encoded)
         chances: Array | None = self._task.chances(found.served.astype(np.float64), settled)
         return chances
 
     def explain_margins(self) -> list[dict[str, Any]]:
-        """Return for every proved statement its rule, where it holds, what holds and by which margin."""
+        """Return every proved statement: its `rule`, `where` it applies, what `holds`, and by which `margin`."""
         check_is_fitted(self, "description_")
         if self.certificate_ is None:
             return []
@@ -266,7 +264,7 @@ class FittedModel:
 
 
 class NumberAnswers(RegressorMixin, FittedModel):
-    """Answers of estimators with rules, as numbers."""
+    """A fitted model that answers with numbers."""
 
     @overload
     def predict(
@@ -316,13 +314,13 @@ class NumberAnswers(RegressorMixin, FittedModel):
             X: Table with the rules' input columns, and any others the model inside reads.
             return_info: Also return a dict: `active_rules` (names per row), `in_domain`, and how each row was served
                 (`served`, `moved`, `replaced`), or for a learned box `clipped_share`.
-            as_steps: Return the whole numbers of steps (n, m), as integers, instead of the nearest float32 numbers.
-            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default as the
-                estimator was told. The rules are guaranteed inside; outside they hold at the clamped input.
+            as_steps: Return how many steps each answer has, as integers, instead of the nearest float32 numbers.
+            out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`; by default the parameter
+                of the estimator. The rules are guaranteed inside the domain; outside they hold at the clamped input.
             bad_rows: What to do with rows that cannot be read (an unknown category, a missing value, text instead of a
-                number): `raise`, or `set aside`: they get NaN where answers are floats, else None, and the other rows
-                are answered in place. `set_aside` of the dict has the reason for each such row, by its number from 0.
-                `served_` counts them.
+                number): `raise`, or `set aside`: give such rows NaN, or None where answers are not floats, and answer
+                the others in place. `set_aside` of the dict has the reason for each, by row number from 0; `served_`
+                counts them.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         result: Any = found.served.astype(np.float64)
@@ -342,7 +340,7 @@ class NumberAnswers(RegressorMixin, FittedModel):
 
 
 class ClassAnswers(ClassifierMixin, FittedModel):
-    """Answers of estimators with rules, as labels or one choice."""
+    """A fitted model that answers with labels or one choice."""
 
     @property
     def classes_(self) -> Any:
@@ -352,7 +350,7 @@ class ClassAnswers(ClassifierMixin, FittedModel):
     def decision_function(
         self, X: Any, *, out_of_domain: str | None = None, bad_rows: str = "raise"
     ) -> npt.NDArray[np.float64]:
-        """Return the certified logits or scores (rows, m), exactly, in float64.
+        """Return the certified logits or scores (rows, m), held exactly by float64.
 
         Columns are those of `classes_`. For a choice between two options, return the lead of the second (rows,).
         """
@@ -365,16 +363,16 @@ class ClassAnswers(ClassifierMixin, FittedModel):
         """Return probabilities (rows, m), columns as in `classes_`. They always agree with `predict`.
 
         A label is on if its probability is at least 0.5, or its threshold; the chosen option has the largest. An option
-        that the rules forbid at this input has 0, and the others share the rest as they would without it. A label that
-        the rules force or forbid there has 1 or 0. Other relations between labels change decisions, not the
+        that the rules forbid at an input gets 0, and the others share the rest as they would without it. A label that
+        the rules force there gets 1, one that they forbid 0. Other relations between labels change decisions, not the
         probabilities of single labels. The proof covers predictions, not probabilities. Rows that are set aside (see
-        `predict`) have NaN.
+        `predict`) get NaN.
         """
         found = self.answer(X, out_of_domain, bad_rows=bad_rows)
         return np.asarray(found.aligned(self._task.ordered(self.chances(found))))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy as in scikit-learn: for several labels, the share of rows where all are right."""
+        """Return the accuracy as scikit-learn does: for several labels, the share of rows where all are right."""
         return self._share_right(np.all, X, y, sample_weight)
 
     def label_accuracy(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -1,4 +1,4 @@
-"""Fits an estimator behind rules: read, certify, fit a copy, store it, serve it behind the head."""
+"""Fits an estimator and puts a certified head behind it: read, certify, fit a copy, store it, serve it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class MetaEstimator(SafeEstimator):
         None,
         or_none(_is_estimator),
         "an estimator (not its class) or None",
-        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. A copy (`estimator_`) is fitted to the
-        table as passed, including columns that the rules do not know, text and missing values (numbers as float32
-        holds them, without outputs). It is stored as ONNX and served in that form, networks of smle as plain weights.
-        None: a network with its defaults, `NetworkRegressor()` or `NetworkClassifier()`.""",
+        """Any estimator or pipeline of scikit-learn, XGBoost or LightGBM. `fit` fits a copy (`estimator_`) to the
+        whole table but its outputs, including columns that the rules do not know, text and missing values; numbers are
+        rounded to float32. The copy is stored and served as ONNX, a network of smle as plain weights. None:
+        `NetworkRegressor()` or `NetworkClassifier()`.""",
         stored=False,
     )
     _: KW_ONLY
@@ -73,14 +73,14 @@ class MetaEstimator(SafeEstimator):
     network: ClassVar[type[NetworkEstimator]]
     """The default estimator."""
 
-    # --- what kinds of outputs add
+    # --- what subclasses define
 
     def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
-        """Return the model in front of the head as it is to be served; `held` has the rows held out, if any."""
+        """Return the fitted model as the head is to read it; `held` has the held-out rows, if any."""
         return front
 
     def _learned(self, front: Any) -> Any:
-        """Return a network as it was before `_finished`."""
+        """Undo `_finished`, for a network."""
         return front
 
     def _inner_estimator(self) -> Any:
@@ -108,7 +108,7 @@ class MetaEstimator(SafeEstimator):
     # --- scikit-learn
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn what the estimator reads."""
+        """Tell scikit-learn what the estimator reads: what the one inside reads, without sparse matrices."""
         tags = super().__sklearn_tags__()
         tags.input_tags = replace(self._inner_tags().input_tags, sparse=False)
         return tags
@@ -117,7 +117,7 @@ class MetaEstimator(SafeEstimator):
         return get_tags(self.network() if self.estimator is None else self.estimator)
 
     def get_metadata_routing(self) -> Any:
-        """Return how arguments of `fit` are routed to the estimator."""
+        """Return how scikit-learn routes arguments of `fit` to the estimator inside."""
         own = MetadataRequest(owner=self)
         own.score = self._get_metadata_request().score
         mapping = MethodMapping().add(caller="fit", callee="fit")
@@ -134,10 +134,11 @@ class MetaEstimator(SafeEstimator):
                 inputs in their order.
             y: Targets: a table with the rules' output columns, or an array in their order.
             sample_weight: Weight of each row (N,), passed on to the estimator.
-            params: Further arguments for the `fit` of the estimator.
+            params: Further arguments of the estimator's `fit`.
 
         Raises:
             ValueError: If a parameter has an invalid value.
+            RuleError: If the rules cannot be read.
             DataError: If the data do not fit the rules' columns and ranges.
             ContradictionError: If the rules cannot be satisfied together.
             NotCertifiedError: If no proof was found. After any error the model is unchanged.
@@ -152,14 +153,14 @@ class MetaEstimator(SafeEstimator):
 
     @available_if(_learns_in_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Continue the estimator on some rows by its `partial_fit`, and certify again. Arguments as in `fit`.
+        """Continue training on some rows with the estimator's `partial_fit`, and bind the certificate to the result.
 
-        model.json then describes only these rows.
+        Arguments as in `fit`. model.json then describes only these rows.
 
         Raises:
             AttributeError: If the estimator has no `partial_fit`.
-            ConversionError: If the model was loaded, and the estimator inside is stored as ONNX.
-            Others: As `fit`. After any error the model is unchanged.
+            ConversionError: If the model was loaded, and its estimator is stored as ONNX.
+            Others: As in `fit`. After any error the model is unchanged.
         """
         fitted, known = self._emptied(), None
         inner = fitted._inner_estimator()
@@ -178,9 +179,9 @@ class MetaEstimator(SafeEstimator):
     def _fit(
         self, inner: Any, X: Any, y: Any, routed: dict[str, Any], *, once: bool = False, known: Served | None = None
     ) -> Usage:
-        """Fit in place, continuing from `known`; return what the model does to the rows.
+        """Fit in place, keeping the rules and the head of `known`; return what the model does to the rows.
 
-        On failure it may be half-fitted.
+        On failure the model may be half-fitted.
         """
         spec = self._given() if known is None else known.specification_
         task = self._plain_task(spec, y)
@@ -202,7 +203,7 @@ class MetaEstimator(SafeEstimator):
         self._compared(rows, routed.get("sample_weight"), held, facts["seed"])
         return usage
 
-    # --- from what is stored
+    # --- loading
 
     def _deploy(self, served: Served) -> None:
         super()._deploy(served)
@@ -274,9 +275,9 @@ def _stored_front(
 def _fit_inner(
     inner: Any, frame: pd.DataFrame, targets: npt.NDArray[Any], routed: dict[str, Any]
 ) -> tuple[Any, list[Any] | None]:
-    """Fit an estimator; return it, and the values of its classes if they are only numbered.
+    """Fit an estimator; return it, and the values of its classes if it only numbers them.
 
-    Raises DataError if it reads only numbers and there is text, or takes only one output and there are several.
+    Raises DataError if the estimator reads only numbers and there is text, or takes one output and there are several.
     """
     last = inner.steps[-1][1] if isinstance(inner, Pipeline) else inner
     classes = None
@@ -304,9 +305,10 @@ def _fit_inner(
 
 
 def _scales(estimator: Any) -> bool:
-    """Return whether an estimator adds float32 numbers to a mean, and may learn targets in units of their spread.
+    """Return whether to scale the targets of an estimator to their spread, as for XGBoost.
 
-    XGBoost does: for targets near 1e6 it loses digits that its stored form keeps, and vice versa.
+    XGBoost adds float32 numbers to a mean: for targets near 1e6 it loses digits that its stored form keeps, and vice
+    versa. With a parameter whose meaning depends on the unit of the targets, they stay.
     """
     if type(estimator).__name__ not in ("XGBRegressor", "XGBRFRegressor"):
         return False
@@ -316,7 +318,7 @@ def _scales(estimator: Any) -> bool:
 
 
 def _routed_arguments(model: Any, sample_weight: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the further arguments of `fit` for the estimator inside: as requested, or else as passed."""
+    """Return the further arguments of `fit` for the estimator inside: as scikit-learn routes them, else as passed."""
     from sklearn.utils._metadata_requests import _routing_enabled
 
     given = params if sample_weight is None else {**params, "sample_weight": sample_weight}
@@ -330,7 +332,7 @@ def _routed_arguments(model: Any, sample_weight: Any, params: dict[str, Any]) ->
 
 
 def _title_of(estimator: Any) -> str:
-    """Name an estimator, the last step of a pipeline, or what a search or wrapper holds."""
+    """Return the name of an estimator: of a pipeline, its last step; of a search or wrapper, with what it holds."""
     if isinstance(estimator, Pipeline):
         return _title_of(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor) and estimator.regressor is not None:

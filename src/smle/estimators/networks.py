@@ -45,8 +45,8 @@ Array = npt.NDArray[np.float64]
 class Lesson:
     """What a network learns from: rows as numbers (n, D), targets (n, m), weights (n,) or None.
 
-    The first columns are the inputs of `spec`, if there is one, the others are `further` columns of the table.
-    `columns` are all columns of the table; `named` says whether it named them itself.
+    The first columns are the inputs of `spec`, if there is one; the others are `further` columns of the table.
+    `columns` are the names of all columns of the table; `named` is False if it was an array, which has none.
     """
 
     task: Task
@@ -61,7 +61,7 @@ class Lesson:
 
 @dataclass(eq=False, repr=False)
 class NetworkEstimator(NetworkParameters, BaseEstimator):
-    """A perceptron of a table. See `NetworkRegressor` and `NetworkClassifier`."""
+    """A perceptron that reads tables. See `NetworkRegressor` and `NetworkClassifier`."""
 
     _: KW_ONLY
     warm_start: bool = stated(
@@ -76,7 +76,7 @@ class NetworkEstimator(NetworkParameters, BaseEstimator):
         raise NotImplementedError
 
     def _outputs_of(self, y: Any) -> Specification:
-        """Return the outputs of targets, as a specification without inputs or rules."""
+        """Describe targets by a specification that has outputs only."""
         raise NotImplementedError
 
     # --- fitting
@@ -92,7 +92,7 @@ class NetworkEstimator(NetworkParameters, BaseEstimator):
 
         Raises:
             ValueError: If a parameter has an invalid value.
-            DataError: If the table holds anything else.
+            DataError: If the table or its targets cannot be read.
         """
         if not (self.warm_start and hasattr(self, "network_")):
             return self._learn(self._first_lesson(X, y, sample_weight))
@@ -148,7 +148,7 @@ class NetworkEstimator(NetworkParameters, BaseEstimator):
         return self._adopt(lesson.task, lesson.spec, network, lesson.columns, named=lesson.named)
 
     def _finished(self, network: Perceptron, task: Any, targets: Array, held: Held) -> tuple[Perceptron, Held]:
-        """Return the trained network as it is to be used; targets are those of the rows held out."""
+        """Return the trained network as it is to be used; `targets` are those of the held-out rows."""
         return network, held
 
     def _adopt(
@@ -167,7 +167,7 @@ class NetworkEstimator(NetworkParameters, BaseEstimator):
     # --- using
 
     def _features(self, X: Any) -> npt.NDArray[Any]:
-        """Return a table as the network reads it (rows, D)."""
+        """Return a table as the numbers that the network reads (rows, D)."""
         check_is_fitted(self, "network_")
         table = named_table(X, self._names, owner=type(self).__name__)
         if self._spec is None:
@@ -269,7 +269,7 @@ class NetworkClassifier(ClassifierMixin, ClassificationParameters, NetworkEstima
         True,
         flag,
         "True or False",
-        "Divide logits and scores by a temperature with the least loss on the rows held out. No decision changes.",
+        "Divide logits and scores by the temperature with the least loss on held-out rows. No decision changes.",
     )
 
     @property
@@ -360,9 +360,9 @@ def named_table(X: Any, names: Sequence[str] | None = None, *, owner: str = "") 
 
 
 def counting_rows(X: npt.NDArray[Any], weight: Any) -> tuple[npt.NDArray[np.intp], Array | None]:
-    """Return the numbers of the rows with a weight above zero, and their weights, or None without weights.
+    """Return the indices of the rows with a weight above zero, and their weights, or None without weights.
 
-    Raises ValueError if a weight is negative or their number differs, and DataError if all are zero.
+    Raises ValueError if a weight is negative or their number is wrong, and DataError if all are zero.
     """
     if weight is None:
         return np.arange(len(X)), None

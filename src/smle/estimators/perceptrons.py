@@ -115,7 +115,7 @@ def stored_layers(backbone: nn.Module) -> dict[str, smle_check.Tensor]:
 class HeldOut:
     """The rows that training holds out, and the network's answers there before final epochs learn from them.
 
-    It is called after each epoch; the first final epoch has already taken a few small steps on these rows.
+    Training calls it after each epoch; the first final epoch has already taken a few small steps on these rows.
     """
 
     def __init__(self, parameters: NetworkParameters, rows: tuple[torch.Tensor, ...], seed: int) -> None:
@@ -124,12 +124,12 @@ class HeldOut:
         self._answers: Array | None = None
 
     def __call__(self, info: EpochInfo) -> None:
-        """Ask the network in the first final epoch."""
+        """Keep the network's answers after the first final epoch."""
         if info.final and self._answers is None:
             self._answers = self._asked(info.network)
 
     def found(self, network: nn.Module) -> Held:
-        """Return the rows with the answers; those of the trained network if there were no final epochs."""
+        """Return the rows with the answers kept, or those of the trained network if there were no final epochs."""
         return Held(self.held.numpy(), self._asked(network) if self._answers is None else self._answers)
 
     @torch.no_grad()
@@ -149,8 +149,8 @@ def _continue(network: Answers, start: Perceptron) -> None:
     widths = [len(standardize.shift), *(layer.out_features for layer in layers), network.last.out_features]
     if widths != start.widths:
         raise ValueError(
-            f"Expected a network with layers of {start.widths}, as before, to go on from its weights. Got {widths}. "
-            "Set warm_start=False to start anew."
+            f"Expected layers of {start.widths}, as before, to continue from the weights. Got {widths}. Set "
+            "warm_start=False to start anew."
         )
     for buffer, value in zip((standardize.shift, standardize.scale), start.scaling, strict=True):
         buffer.copy_(torch.tensor(value))

@@ -39,12 +39,12 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
 
     The rules are about one output, such as `demand`. They are applied to each quantile, `demand_q5`, `demand_q50` and
     so on, with one more rule that keeps these in order; the certificate covers all of them. Answers of an estimator are
-    sorted, and answers that break a rule move to the nearest allowed ones. Rules that already name the quantiles may
-    say more, for example about the width of the interval.
+    sorted, and answers that break a rule move to the nearest allowed ones. Rules may also name the quantiles
+    themselves, to say for example how wide the interval may be.
 
-    `predict` returns the quantiles (rows, quantiles). An estimator is fitted once for each: any with a parameter
-    `quantile` or `alpha`, of scikit-learn, LightGBM or XGBoost, or a pipeline that ends with one. A `NetworkRegressor`
-    learns all at once, with the pinball loss: its `loss` and `quantile` are set here.
+    `predict` returns the quantiles (rows, quantiles). A copy of the estimator is fitted for each of them: it needs a
+    parameter `quantile` or `alpha`, as in scikit-learn, LightGBM and XGBoost, or is a pipeline that ends with such an
+    estimator. A `NetworkRegressor` learns all at once, with the pinball loss; its `loss` and `quantile` are set here.
 
     Its parameters are listed in docs/training.md, and by `help`.
 
@@ -63,13 +63,13 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
 
     _: KW_ONLY
     quantiles: tuple[float, ...] = stated(
-        (0.05, 0.5, 0.95), list_of(share), "numbers between 0 and 1", "Two or more, in increasing order."
+        (0.05, 0.5, 0.95), list_of(share), "numbers between 0 and 1", "The quantiles: two or more, in increasing order."
     )
 
     network = NetworkRegressor
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the explained share of the pinball loss of constant quantiles, averaged over quantiles."""
+        """Return D2, the share of the pinball loss of constant quantiles that the model saves, averaged over them."""
         answers, truth = self.predict(X), np.asarray(y, dtype=np.float64).ravel()
         scores = [
             d2_pinball_score(truth, answers[:, k], alpha=q, sample_weight=sample_weight)
@@ -95,10 +95,10 @@ class SafeQuantileRegressor(NumberAnswers, MetaEstimator):
 
 
 def quantile_rules(spec: Specification, quantiles: tuple[float, ...]) -> Specification:
-    """Return rules about quantiles of the one output: each rule for each of them, and that they are in order.
+    """State rules about one number for each of its quantiles, and add one that keeps the quantiles in order.
 
-    Rules that already name the quantiles stay; the order is added unless it is there. Raises ValueError unless there
-    are two or more increasing quantiles between 0 and 1, and DataError unless the rules are about one number.
+    Rules that already name the quantiles stay; only the order is added, unless it is there. Raises ValueError unless
+    there are two or more increasing quantiles between 0 and 1, and DataError unless the rules are about one number.
     """
     levels = np.asarray(quantiles, dtype=np.float64)
     if levels.ndim != 1 or len(levels) < 2 or not (np.diff([0.0, *levels, 1.0]) > 0).all():
@@ -166,14 +166,14 @@ class _EachQuantile:
     quantiles: tuple[float, ...]
 
     def fit(self, X: Any, y: Any, **params: Any) -> Any:
-        """Fit them; return one estimator of several outputs, which can be stored."""
+        """Fit the copies; return them as one estimator with several outputs, which can be stored."""
         joined = MultiOutputRegressor(self.estimator)
         joined.estimators_ = [at_quantile(self.estimator, level).fit(X, y, **params) for level in self.quantiles]
         return joined
 
 
 def at_quantile(estimator: Any, level: float) -> Any:
-    """Return a copy of an estimator that predicts a quantile. Raises ValueError if it has no such parameter."""
+    """Return a copy of an estimator that predicts a quantile. Raises ValueError if it has no parameter for that."""
     made = clone(estimator)
     last = made.steps[-1][1] if isinstance(made, Pipeline) else made
     name, known = type(last).__name__, last.get_params(deep=False)

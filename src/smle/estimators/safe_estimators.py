@@ -83,8 +83,8 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
         lambda v: v is None or share(v) or named(*_TUNED)(v) or dict_of(share)(v),
         f"None, a number between 0 and 1, a dict of such by label, or {' or '.join(map(repr, _TUNED))}",
         """Predict a label at or above this probability: a number, a dict by label (0.5 for others), or
-        `balanced_accuracy` or `f1`, tuned on the rows that a network holds out. Logits are shifted in front of the
-        head, so that rules about labels are proved for the labels that are predicted. `thresholds_` has them.""",
+        `balanced_accuracy` or `f1`, tuned on the rows that a network holds out. Logits are shifted before the head, so
+        the proof covers the labels that are predicted. `thresholds_` has the values.""",
     )
 
     network = NetworkClassifier
@@ -98,18 +98,18 @@ class SafeClassifier(ClassAnswers, MetaEstimator):
 
     @property
     def thresholds_(self) -> dict[str, float] | None:
-        """The probability from which each label is predicted, or None for one half."""
+        """The probability at or above which each label is predicted; None if that is one half for all."""
         found = getattr(self._task, "thresholds", None)
         return None if found is None else dict(zip(self.specification_.targets, found.tolist(), strict=True))
 
     def _finished(self, front: Any, task: Any, rows: TrainingRows, held: Held | None) -> Any:
-        """Shift the logits by the thresholds, in front of the head."""
+        """Shift the logits by the thresholds, before the head reads them."""
         if self.thresholds is None:
             return front
         if isinstance(task, Options):
             raise ValueError(
-                "Expected thresholds to be None here: of a choice the best option wins. class_weight of the estimator "
-                f"moves the balance. Got {self.thresholds!r}."
+                f"Expected thresholds to be None for a choice: the best option wins. Got {self.thresholds!r}. To favor "
+                "an option, set class_weight of the estimator."
             )
         task.thresholds = thresholds_of(self.thresholds, task, rows.targets, held)
         shift = np.log(1 / task.thresholds - 1)

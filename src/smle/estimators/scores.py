@@ -105,7 +105,7 @@ class ScoreTable:
     def entries(self) -> list[dict[str, Any]]:
         """Return an entry per output: its `score` by method and, if a side is rare, `rare` with two more scores.
 
-        Of very many outputs, those on which the safe model does worst are kept.
+        Of more than 100 outputs, it keeps the 100 on which the safe model does worst.
         """
         if not len(self.X):
             return []
@@ -122,7 +122,7 @@ class ScoreTable:
         return entries
 
     def _rare(self, j: int, side: npt.NDArray[np.int64], names: tuple[str, ...]) -> dict[str, Any] | None:
-        """Return recall and balanced accuracy if a side that occurs is rare."""
+        """Return recall and balanced accuracy if a side that occurs is rare, else None."""
         counts = np.bincount(side, minlength=len(names))
         there = np.flatnonzero(counts)
         rarest = int(there[counts[there].argmin()])
@@ -163,9 +163,9 @@ def compare(
 ) -> ScoreTable:
     """Compare outputs of models, `safe` and optionally `plain`, with the truth and the nearest allowed answers.
 
-    Nearest means the least loss in the score shown: errors of numbers are in units of their spread. Rows without an
-    allowed answer are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by
-    method; weight (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
+    Nearest means in the score shown, so errors of numbers are in units of their spread. Rows without an allowed answer
+    are left out. Shapes: X (n, d) encoded; truth (n, m) as from `encode_targets`; outputs (n, m) by method; weight
+    (n,). `plain` says what the plain model is: `network`, `quick` or `estimator`.
     """
     task = task_of(spec)
     scale = task.scale(truth, weight)
@@ -202,22 +202,23 @@ def compare_models(
     plain: SafeEstimator | QuickModel | None = None,
     preprocess: SafeEstimator | QuickModel | None = None,
 ) -> dict[str, Any]:
-    """Measure models on rows that none was trained on.
+    """Compare a safe model with baselines on rows that none of them was trained on.
 
     Args:
         safe: The model with rules.
         X: Table with the input columns.
         y: Table with the output columns.
-        plain: A model without rules, or a `quick_baseline`, if any. By default, for a model that corrects answers, the
-            model inside.
-        preprocess: A model without rules that learned targets that obey them (`quick_baseline(..., preprocess=True)`).
+        plain: A model without rules, or a `quick_baseline`. By default the model inside, if the head corrects answers;
+            otherwise none.
+        preprocess: A model without rules, trained on targets that obey them, such as `quick_baseline(...,
+            preprocess=True)`.
 
     Returns:
         `metric`, `rows`, and for each of plain, preprocess, postprocess, safe and oracle (the allowed answers with the
         best score) the `score` and the share of rows that break a rule (`violations`, exact, also for `data`, the true
         outputs). `outputs`: scores per output, with recall and balanced accuracy if a side is rare. `seconds`: training
-        time, and for postprocess the time for these rows. `concern`: why the safe model is of little use, if so, and
-        what to do; `cost`: which rules forbid what the data show, if that costs much.
+        time, and for postprocess the time for these rows. `concern`: if the safe model is far behind, the likely cause
+        and what to do. `cost`: what the rules cost and the rule that most rows break, if that is much.
     """
     spec = safe.specification_
     encoded, truth = encode_inputs(spec, X), encode_targets(spec, y)
@@ -244,9 +245,9 @@ def compare_models(
 def compare_held_out(
     safe: SafeEstimator, rows: TrainingRows, weight: Array | None, *, held_out: Held, seed: int
 ) -> dict[str, Any]:
-    """Like `compare_models`, on the rows that `fit` held out, with a quick plain model.
+    """Compare as `compare_models` does, on rows that `fit` held out, with a quick plain model.
 
-    Also returns `advice`: by how much trees would beat the network, if they clearly would. Early stopping and the refit
+    Also return `advice`: by how much trees would beat the network, if they clearly would. Early stopping and the refit
     have seen these rows, and final epochs have learned from them.
     """
     spec, X = rows.spec, rows.encoded

@@ -1,4 +1,4 @@
-"""What a model predicts: how targets are read, typical values, the loss, the scores; numbers and their quantiles."""
+"""What a model predicts: how to read targets, typical values, the loss, the scores. Here: numbers and quantiles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LARGEST = 1e30  # of targets, and one over the least spread
 
 
 class Task(ABC):
-    """Outputs of one kind.
+    """What a model predicts: outputs of one kind.
 
     Targets (n, m) are numbers, labels as 0 or 1, options as 1 for the chosen one. The truth (n, m) differs for options
     with `pick: min`: the chosen one has the lowest score. Outputs (n, m) are what models compute: numbers, logits of
@@ -53,7 +53,7 @@ class Task(ABC):
 
     @property
     def is_scored(self) -> bool:
-        """Whether the score measures what the loss asks for."""
+        """Whether the score measures what the loss minimizes."""
         return True
 
     # --- targets
@@ -130,7 +130,7 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, truth: Array, answers: Array, weight: Array | None = None) -> Array:
-        """Return the loss of each row and output: squared error over the variance, or 1 if it is wrong."""
+        """Return the loss of each row and output: squared error over the variance, or 1 for a wrong label or option."""
 
     def sides(self, truth: Array) -> list[Sides | None]:
         """Return for each output the true side of each row (n,) and the names of all sides; None for numbers."""
@@ -175,7 +175,7 @@ class Numbers(Task):
 
     @property
     def is_scored(self) -> bool:
-        """Whether R2 measures what the loss asks for."""
+        """Whether R2 measures what the loss minimizes."""
         return self.chosen == "squared_error"
 
     @property
@@ -184,7 +184,7 @@ class Numbers(Task):
         return "squared" if self.is_scored else None
 
     def encode(self, y: Any) -> Array:
-        """Return the numbers; refuse those beyond what float32 can tell apart."""
+        """Return the numbers. Raises DataError if float32 cannot tell them apart or the loss cannot take them."""
         targets = encode_numbers(self.spec, y)
         for name, largest, scale in zip(
             self.spec.targets, np.abs(targets).max(axis=0, initial=0), spread(targets), strict=True
@@ -197,7 +197,7 @@ class Numbers(Task):
             if self.chosen == "poisson" and not (targets.min() >= 0 and targets.mean(axis=0).min() > 0):
                 raise DataError(
                     f"Output '{name}': loss='poisson' is for counts and rates. Expected numbers from 0 on, and some "
-                    "above. Got others."
+                    "above 0. Got others."
                 )
         return targets
 
@@ -235,11 +235,11 @@ class Numbers(Task):
         return loss
 
     def final_epochs(self, max_epochs: int, targets: Array) -> tuple[int, float]:
-        """Return a quarter, below a tenth of the variance; none for losses other than squared errors."""
+        """Return a quarter, safe below a tenth of the variance; never safe for losses other than squared errors."""
         return max_epochs // 4, _NOISE * self._variance(targets) if self.is_scored else 0.0
 
     def decay(self, targets: Array) -> tuple[float, float]:
-        """Return 1, falling below a share of the variance; 0 for losses other than squared errors."""
+        """Return 1, which falls below a tenth of the variance; 0 for losses other than squared errors."""
         return (1.0, _DECAY * self._variance(targets)) if self.is_scored else (0.0, 0.0)
 
     def _variance(self, targets: Array) -> float:
@@ -285,7 +285,7 @@ class Quantiles(Numbers):
 
     @property
     def target_columns(self) -> list[str]:
-        """The number itself."""
+        """The column of the number itself."""
         return [target_of(self.spec.outputs[0].name)]
 
     def encode(self, y: Any) -> Array:
@@ -319,12 +319,12 @@ class Quantiles(Numbers):
 
 
 def quantile_names(target: str, levels: Array) -> list[str]:
-    """Return the names of quantiles of a number: `demand_q5`, `demand_q50`, ..."""
+    """Return the names of a number's quantiles: `demand_q5`, `demand_q50`, ..."""
     return [target + f"_q{100 * level:.6g}".replace(".", "_") for level in levels]
 
 
 def target_of(name: str) -> str:
-    """Return the number that a quantile belongs to, by name."""
+    """Return the name of the number that a quantile belongs to."""
     return name.rsplit("_q", 1)[0]
 
 

@@ -62,9 +62,11 @@ def write_onnx(
 
     Raises:
         NotCertifiedError: If the model has rules but no certificate.
-        CertificateError: If the certificate is not accepted.
-        MissingDependencyError: If onnx is not installed.
+        CertificateError: If the certificate is not accepted, or the file does not run in onnxruntime.
+        ModelFormatError: If the model in front or the kind of head has no graph, or `path` is the model.onnx of a
+            model folder.
         RuleError: If names of the rules cannot be used in the graph, or a choice cannot be stacked.
+        MissingDependencyError: If onnx or onnxruntime is not installed.
     """
     spec = record.specification
     if record.certificate is not None:
@@ -115,7 +117,7 @@ class CheckedFile(NamedTuple):
 
 
 def read_checked(path: FilePath) -> CheckedFile:
-    """Like `check_onnx`, but also return the checked bytes, and the texts bound to them."""
+    """Check as `check_onnx` does; also return the checked bytes and the texts bound to them."""
     try:
         data, sealed = smle_check.read_onnx(os.fspath(path))
         result = smle_check.check_onnx(data, sealed)
@@ -156,7 +158,7 @@ def write_certified(
     monitor: bool,
     stacked: bool = False,
 ) -> None:
-    """Write head and backbone as ONNX, with the certificate beside it if there are rules; raises as `write_onnx`."""
+    """Write head and backbone as ONNX, with a certificate beside it if there are rules. Raises as `write_onnx` does."""
     if path.name == "model.onnx" and (path.parent / "model.safetensors").exists():
         raise ModelFormatError(
             f"Cannot write '{path}': in a model folder that name is for the model in front of the head. Choose another "
@@ -226,7 +228,7 @@ def _run_once(data: bytes, interface: Interface, backbone: Backbone) -> None:
 
 
 def _sealed(certificate: Certificate, data: bytes) -> bytes:
-    """Return the certificate file: the model's certificate, with digests of it and of the ONNX file."""
+    """Return the certificate file: the model's certificate, its digest, and that of the ONNX file."""
     document = {
         "format": FORMAT,
         "version": smle_check.VERSION,

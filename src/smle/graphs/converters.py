@@ -1,4 +1,4 @@
-"""Converters for skl2onnx: fixes of its own (trees, graphs that compute in float64), and those of smle networks."""
+"""Converters for skl2onnx: its own, mended (trees, graphs that compute in float64), and those of smle networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALIKE = {
 
 @cache
 def mended_converters(*, double: bool) -> dict[type, Converter]:
-    """Return converters by class for `convert_sklearn`, for float64 or float32 graphs."""
+    """Return mended converters by class for `convert_sklearn`, for float64 or float32 graphs."""
     import sklearn.ensemble
     import sklearn.tree
     from sklearn.impute import SimpleImputer
@@ -75,7 +75,7 @@ def _mended(convert: Converter, kind: type[_Container], double: bool) -> Convert
 
 
 class _Container:
-    """Receives the nodes of a converter and fixes those that are wrong."""
+    """Receives the nodes of a converter and mends those that are wrong."""
 
     def __init__(self, scope: Any, model: Any, container: Any, double: bool) -> None:
         self._scope, self._model, self._container, self._double = scope, model, container, double
@@ -89,10 +89,10 @@ class _Container:
 
 
 class _ImputerContainer(_Container):
-    """For float64 graphs: the runtime's Imputer only knows float32."""
+    """Replaces imputers of float64 graphs: the runtime's Imputer only knows float32."""
 
     def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
-        """Add a node, fixed if needed."""
+        """Add a node, mended if needed."""
         if kind != "Imputer" or not self._double or not np.isnan(self._model.missing_values):
             return self._container.add_node(kind, inputs, outputs, **attributes)
         missing, values = self._fresh("missing"), self._fresh("imputed")
@@ -105,7 +105,7 @@ class _ImputerContainer(_Container):
 
 
 class _TreeContainer(_Container):
-    """Fixes trees.
+    """Mends trees.
 
     The converters drop where scikit-learn's trees send missing values, and write booleans into integer attributes,
     which protobuf 7 refuses. They round thresholds to the nearest float32, so that rows change sides; rounded down, `x
@@ -114,7 +114,7 @@ class _TreeContainer(_Container):
     """
 
     def add_node(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> Any:
-        """Add a node, fixed if needed."""
+        """Add a node, mended if needed."""
         if not kind.startswith("TreeEnsemble"):
             return self._container.add_node(kind, inputs, outputs, **attributes)
         if self._double:
@@ -272,7 +272,7 @@ def _regressor(scope: Any, operator: Any, container: Any) -> None:
 def _classifier(scope: Any, operator: Any, container: Any) -> None:
     task = operator.raw_operator.task_
     if not hasattr(task, "order"):
-        raise ValueError("a network of several labels is stored by itself, not inside of another estimator")
+        raise ValueError("a network of several labels is stored by itself, not inside another estimator")
     label, chances = (output.full_name for output in operator.outputs)
     scores, place = (scope.get_unique_variable_name(name) for name in ("scores", "place"))
     order = _constant(scope, container, task.order.astype(np.int64))
@@ -293,7 +293,7 @@ def _answers(scope: Any, operator: Any, container: Any) -> str:
     network = operator.raw_operator.network_
     further = network.further
     if network.inputs or further is None or further.texts or len(operator.inputs) != 1:
-        raise ValueError("a network inside of another estimator reads one matrix of numbers")
+        raise ValueError("a network inside another estimator reads one matrix of numbers")
     fresh = scope.get_unique_variable_name
     source, usual = fresh("numbers"), np.array(list(further.numbers.values()), dtype=np.float32)
     container.add_node("Cast", operator.inputs[0].full_name, source, to=FLOAT)

@@ -175,7 +175,7 @@ def _refuse_shared_names(inputs: list[Any], initializers: list[Any], nodes: list
 
 
 def head_function(certificate: Certificate, name: str) -> Any:
-    """Return the function: the checker's nodes between features and outputs, plus reshaping around them.
+    """Return a head as an ONNX function: the checker's nodes between features and outputs, with reshaping around them.
 
     Of the columns of a category, the largest counts as 1, since rules look numbers up by exactly one of them.
     """

@@ -1,4 +1,4 @@
-"""Predict with an exported ONNX file by column names, with onnxruntime and without torch."""
+"""Predicts with an exported ONNX file by column names, with onnxruntime and without torch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_onnx(path: FilePath) -> OnnxModel:
     ]
     if strange:
         raise ModelFormatError(
-            f"The model in '{path}' has inputs of its own ({', '.join(strange)}) that are no columns of a table. Run "
+            f"The model in '{path}' has inputs of its own ({', '.join(strange)}) that are not columns of a table. Run "
             "it in onnxruntime."
         )
     return OnnxModel(file.spec, file.result, session, _classes(file.model), {item.name: item.type for item in own})

@@ -88,7 +88,7 @@ def _refused(inputs: Sequence[Any], what: str) -> ModelFormatError:
 
 
 def _takes_two_rows(session: Any, width: int) -> bool:
-    """Return whether a model runs on two rows, as it claims. One that runs on no row is left to the caller."""
+    """Return whether a model runs on two rows, as it claims. If it runs on none, the caller finds out."""
     item = session.get_inputs()[0]
     if isinstance(item.shape[1], int) and item.shape[1] != width:
         return True
@@ -172,8 +172,8 @@ def _require_same(session: Any, made: bytes, parts: list[_RowInput], width: int)
     allowed = _SAME * np.nanmax(np.abs(alone), initial=1e-30)
     if alone.shape != found.shape or not np.allclose(alone, found, rtol=0, atol=allowed, equal_nan=True):
         raise ModelFormatError(
-            "This ONNX file answers otherwise in its form for tables, which has to convert it to operator set "
-            f"{OPSET}. Export it anew with rows as a free first dimension."
+            f"This ONNX file gives other answers once converted to operator set {OPSET}, as its form for tables needs. "
+            "Export it anew with rows as a free first dimension."
         )
 
 

@@ -31,17 +31,17 @@ WAYS = ("kept", "moved", "near", "replaced", "safe")
 * safe: the stored safe answer.
 """
 WIDE = float(sums.WIDE)
-"""Replace answers beyond this."""
+"""A head replaces answers beyond this."""
 MUCH = 0.001
 """The share of rows above which serving the stored safe answer is a concern."""
 _CLAUSES, _LITERALS = 50, 12  # clauses with alternatives to count, and alternatives of each
 
 
 class Parts(NamedTuple):
-    """A clause with alternatives: to how many rows its rule applies, and how many meet each alternative.
+    """A clause with alternatives: `on` counts the rows to which its rule applies, `served` those that meet each.
 
-    A row may meet several alternatives. `own` counts the model's own answers, and `outside` those that meet none,
-    except answers that are replaced.
+    A row may meet several alternatives. `own` counts the model's own answers by alternative, `outside` those that meet
+    none; answers that are replaced do not count.
     """
 
     rule: str
@@ -110,7 +110,7 @@ class Corrections:
 
     @property
     def safe_share(self) -> float:
-        """Share of the rows that the stored safe answer served."""
+        """The share of rows that the stored safe answer served."""
         return self.ways["safe"] / self.rows if self.rows else 0.0
 
     @property
@@ -120,8 +120,8 @@ class Corrections:
             return ""
         return (
             f"The stored safe answer served {self.ways['safe']:,} of {self.rows:,} rows ({self.safe_share:.2%}), more "
-            f"than a tenth of a percent. It obeys the rules, but says little about the row. Give rules that leave "
-            "little room together more of it, or narrow the ranges of the inputs to what occurs."
+            "than a tenth of a percent. It obeys the rules, but says little about the row. Relax rules that together "
+            "leave little room, or narrow the ranges of the inputs to what occurs."
         )
 
     def __add__(self, other: Corrections) -> Corrections:

@@ -70,7 +70,7 @@ class Changes:
 
     @property
     def moved(self) -> tuple[Change, ...]:
-        """What changed: inputs, then what follows from them, clearest first."""
+        """The changes beyond chance and tolerance: inputs, then what follows from them, clearest first."""
         return tuple(change for change in self.changes if change.verdict == "changed")
 
 

@@ -120,7 +120,7 @@ class Usage:
 
     @property
     def clipped_share(self) -> float:
-        """Mean share of clipped units."""
+        """The mean share of clipped units."""
         return self.clipped / self.rows if self.rows else math.nan
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A certified head in torch: its NumPy program, behind any module."""
+"""A certified head in torch: its NumPy program behind any module."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CertifiedHead(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "served"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy or a pickle, once the checker accepts it."""
+        """Restore a copy or a pickle, once the checker accepts its certificate."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.certificate.check()
         self._set_up()
@@ -84,7 +84,7 @@ class CertifiedHead(nn.Module):
         return self.served.program
 
     def forward(self, features: Tensor, answers: Tensor) -> Tensor:
-        """Return the outputs, on the device of the answers; raises as `serve`."""
+        """Return the outputs, on the device of the answers. Raises as `serve` does."""
         served = self.served
         if features.requires_grad and not served.moves:
             features = features.detach()
@@ -106,5 +106,5 @@ _ENDS = ("lower", "upper")
 def _hooked() -> TypeError:
     return TypeError(
         "Expected no hooks on a certified head: they could change what is proved. Register them on the network, where "
-        "what a hook returns is your own computation behind the head, or on its backbone."
+        "the result of a hook counts as your own computation behind the head, or on its backbone."
     )

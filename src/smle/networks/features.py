@@ -1,4 +1,4 @@
-"""Features as the gate reads them, the numbers of a tensor, unchanged; and shapes before and after a head."""
+"""Reads features as the gate does, without changing their numbers, and checks shapes around a head."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_features(features: Tensor, *, is_large: bool) -> Tensor:
     """Return features as float32 or float64, with unchanged values: integers as float64.
 
     Beyond 2^53, float64 skips some integers. If the domain ends before that, such inputs are clamped anyway; otherwise
-    DataError is raised or, in a compiled program, TypeError.
+    this raises DataError or, in a compiled program, TypeError.
     """
     numbers = plain_numbers(features)
     if is_large and numbers is not features and features.dtype.itemsize == 8:
@@ -105,7 +105,7 @@ def left_out(answers: Tensor, mask: Tensor, fill: float) -> Tensor:
 
 
 def kind_of(value: Any) -> str:
-    """Describe a value of the wrong kind, with advice for a batch of sequences of different lengths."""
+    """Describe a value of the wrong kind, with advice if it holds sequences of different lengths."""
     if isinstance(value, Tensor) and value.is_nested:
         return "a nested tensor. Pad it: torch.nested.to_padded_tensor(nested, 0.0), and pass mask="
     if isinstance(value, list | tuple) and value and all(isinstance(part, Tensor) for part in value):

@@ -1,6 +1,6 @@
 """Exports safe networks with any torch backbone as ONNX.
 
-What is exported is the call of a module with an example. It is tried at other sizes than those of the example.
+torch.onnx records the call of a module with an example. The result is then tried at other sizes than the example's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def write_network(
     Raises:
         NotCertifiedError: If a rule cannot be proved.
         CertificateError: If the certificate is not accepted for this network.
-        MissingDependencyError: If onnx, or onnxscript where torch.onnx needs it, is not installed.
+        ModelFormatError: If torch.onnx cannot export the backbone, or the export answers differently at other sizes.
+        MissingDependencyError: If onnx or onnxruntime is not installed, or onnxscript where torch.onnx needs it.
     """
     certificate = network.certified() if certificate is None else certificate
     network.eval()
@@ -161,7 +162,7 @@ def _require_rows(call: TensorCall) -> None:
     if whole.shape != alone.shape or not _same(whole, alone):
         raise ModelFormatError(
             "Expected a backbone that answers each row by itself. Got one whose answers change with the other rows of "
-            "a batch, or at random: it takes the rows for one sequence, perhaps. If they are meant to be one, or the "
+            "a batch, or at random: perhaps it takes the rows for one sequence. If they are meant to be one, or the "
             'nodes of one graph, name the axes that are free: dynamic_shapes=({0: "positions"},). Otherwise write a '
             "backbone whose first dimension is the batch, for example one that reads a whole sequence per row, and "
             "pass its arguments for a few rows as example=(...)."
@@ -289,9 +290,9 @@ def _try_sizes(call: TensorCall, model: Any, *, may_be_fixed: bool) -> None:
                 agrees = False
             if not agrees:
                 raise ModelFormatError(
-                    "torch.onnx exports this backbone so that it answers otherwise than in torch, or fails, at other "
-                    f"sizes than those of the example: {_sizes(call, other)}. Write it without decisions by sizes, or "
-                    "name the axes that are to be free, and the others stay fixed: "
+                    "The backbone as torch.onnx exports it answers otherwise than in torch, or fails, at sizes other "
+                    f"than the example's: {_sizes(call, other)}. Write it without decisions by sizes, or name the axes "
+                    "that are to be free, and the others stay fixed: "
                     f'dynamic_shapes=({{0: "rows"}}, ...), one for each of {", ".join(call.names)}.'
                 )
         if not tried:

@@ -152,7 +152,7 @@ def _after_push(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 def _linear(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any], after: Any) -> Any:
     """Register an operator that is linear in all but its first three tensors, the point; return it.
 
-    What is returned can be differentiated, too: `after` is its own derivative, backward.
+    The operator can be differentiated, too: `after` is its backward derivative.
     """
     register(name, schema, run, shape)
     torch.library.register_autograd(f"smle::{name}", after, setup_context=_remember_point, lib=_library)
@@ -235,7 +235,7 @@ operator, differentiable = torch.ops.smle.serve.default, torch.ops.smle.serve.di
 
 
 def serve(features: Tensor, answers: Tensor, gradients: Tensor | None, key: str) -> Tensor:
-    """Return what the head of a key serves: (..., m) in float32, the exact bits of its program.
+    """Return the answers that the head of a key serves: (..., m) in float32, the exact bits of its program.
 
     Derivatives are those of the program, with respect to features and answers. If `gradients` (..., m) is given, the
     gradient goes to it unchanged instead.

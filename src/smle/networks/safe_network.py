@@ -46,8 +46,8 @@ class SafeNetwork(nn.Module):
     * In training mode, answers are those of the backbone, with gradients: train as you would without rules. Answers
       without a gradient, as in eval mode or under `torch.no_grad`, go through the head: those that the rules allow
       stay, others move to the nearest allowed ones.
-    * `smle.load` makes such a network of the folder of a `BoxNetwork`, too, with the learned box as its head: the
-      backbone maps to the box's embedding, answers go through the head in every mode, and nothing is trained again.
+    * `smle.load` also makes such a network from the folder of a `BoxNetwork`, with the learned box as its head. Then
+      the backbone maps to the box's embedding, answers go through the head in every mode, and the box stays as it is.
     * With `embedding`, the network scales itself to the user's units. Features that the backbone reads are
       standardized, and a linear layer turns the embedding into answers. Units come from `example`, from all rows of
       `smle.training.train`, or else from ranges and limits in the rules and the features of the first batch. Further
@@ -124,7 +124,7 @@ class SafeNetwork(nn.Module):
 
     @property
     def certificate_(self) -> Certificate:
-        """The proof, for whatever the backbone answers."""
+        """The proof, valid for any answers of the backbone."""
         return self.head.certificate
 
     @property
@@ -212,7 +212,7 @@ class SafeNetwork(nn.Module):
             )
 
     def _look(self, features: Tensor, mask: Tensor | None) -> None:
-        """Take the units of the inputs from the first batch; those of the outputs still come from the rules."""
+        """Take the units of the inputs from the first batch; the units of the outputs still come from the rules."""
         if torch.compiler.is_compiling() or features.is_meta or not isinstance(self.backbone, Answers):
             return
         self.is_fresh = False

@@ -1,4 +1,4 @@
-"""Heads that an operator finds by a key: a recorded program finds its own head again, and never another one."""
+"""Heads that an operator finds by a key, so that a recorded program finds its own head again and never another one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServedHead:
         digest: Identifies the program by its content.
         key: Identifies this program to the operator.
         live: A key for whatever program this object serves at the time, in this process only.
-        certified: Returns the proof, or None.
+        certified: A function that returns the proof, or None.
         counts: `rows` so far, those `moved` and those `replaced`; None if not counted.
     """
 
@@ -82,7 +82,7 @@ class ServedHead:
     def deploy(self, program: AsksOnce, digest: str) -> None:
         """Serve another program from now on."""
         self.program, self.digest, self.moves = program, digest, program.moves
-        self.key = f"{digest}:{self._serial}"  # stands for this program
+        self.key = f"{digest}:{self._serial}"  # belongs to this program
 
     def require_shapes(self, features: Tensor, answers: Tensor) -> None:
         """Raise ValueError unless there is one row of features, with the columns of the rules, for each answer."""
@@ -160,7 +160,7 @@ def find_head(key: str) -> ServedHead:
     if found is None:
         raise CertificateError(
             f"No head {f'with the digest {digest[:16]}' if digest else 'that was compiled here'} is alive in this "
-            "process. What was recorded asks the network that it was recorded from: keep that network, unchanged, or "
+            "process. A recorded program needs the network that it was recorded from: keep that network, unchanged, or "
             "load its folder first (smle.load(folder, backbone=module))."
         )
     return found

@@ -1,4 +1,4 @@
-"""Units of networks, so that they compute with numbers of order one whatever the user's units are."""
+"""Units of networks, so that they compute with numbers of order one whatever units the user has."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class DataScale:
     def of_rules(cls, spec: Specification) -> DataScale:
         """Derive units from the rules: from ranges of inputs, and limits on numbers.
 
-        An output between limits a and b gets its origin in the middle and a quarter of the width as its unit; one with
-        limits of one size only gets 0 and this size. Labels and scores of choices keep their own units.
+        An output between limits a and b gets its origin in the middle, and as its unit a quarter of the width, but at
+        least an eighth of the larger limit. With a single limit it gets 0 and the size of the limit. Labels and scores
+        of choices keep their own units.
         """
         low, high = spec.ends()
         wide = np.where(high > low, high - low, 1.0)

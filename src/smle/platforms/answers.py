@@ -1,4 +1,4 @@
-"""A certified model, loaded once per process, and its answers as a table."""
+"""Loads certified models once per process, and returns their answers as tables."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SET_ASIDE = "set_aside"
 
 
 def loaded(place: str) -> Any:
-    """Return the model of a folder or an exported ONNX file; its certificate is checked once per process.
+    """Return the model of a folder or an exported ONNX file, and check its certificate once per process.
 
-    A folder that has been rewritten is loaded and checked again. Raises CertificateError or NotCertifiedError if the
-    certificate is rejected or missing.
+    A folder or file that has been rewritten is loaded and checked again. Raises CertificateError or NotCertifiedError
+    if the certificate is rejected or missing.
     """
     path = Path(place)
     files = sorted(path.iterdir()) if path.is_dir() else [path, Path(f"{place}.certificate.json")]
@@ -40,7 +40,7 @@ def _loaded(folder: str, files: tuple[tuple[int, int, int], ...]) -> Any:
 
 
 def certified(folder: str) -> Any:
-    """Load a model and check its certificate; raises as `loaded` does."""
+    """Load a model and check its certificate. Raises as `loaded` does."""
     if folder.lower().endswith(".onnx"):
         from smle.export import load_onnx
 
@@ -81,7 +81,10 @@ def answer_table(
 
 
 def output_types(model: Any, *, bad_rows: str = "raise") -> dict[str, np.dtype[Any]]:
-    """Return the types of the columns of `answer_table`: float64, int64 for labels, and the type of the options."""
+    """Return the types of the columns of `answer_table`: float64, int64 for labels, and the type of the options.
+
+    If bad rows are set aside, integers become float64, which has NaN, and a column `set_aside` is added.
+    """
     kinds: dict[str, np.dtype[Any]] = {}
     for item in model.specification_.outputs:
         if isinstance(item, Choice):

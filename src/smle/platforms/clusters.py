@@ -1,6 +1,7 @@
-"""Predict for more rows than one machine holds, on Ray Data or Dask.
+"""Predicts for more rows than one machine holds, on Ray Data or Dask.
 
-Every worker loads the model and checks its certificate once. Columns are read by name; an error names its partition.
+Every worker loads the model and checks its certificate once. Columns are read by name; an error says which rows it is
+about.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RowsPredictor:
         model: Model folder, or an exported ONNX file, where all workers can read it.
         out_of_domain: What to do with rows outside the domain: `raise`, `warn` or `clip`.
         bad_rows: What to do with unreadable rows: `raise`, or `set aside`: their outputs are NaN or None, and a column
-            `set_aside` has the reason (None for all others). Labels are then floats.
+            `set_aside` has the reason, or None for readable rows. Labels are then floats.
         keep: Columns of the table to put in front of the outputs.
     """
 

@@ -1,4 +1,4 @@
-"""Predict inside engines that pass tables in parts: Spark, and any reader of Arrow, such as DuckDB.
+"""Predicts inside engines that pass tables in parts: Spark, and any reader of Arrow, such as DuckDB.
 
 Every process loads the model and checks its certificate once.
 """

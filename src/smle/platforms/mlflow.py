@@ -49,7 +49,7 @@ def log_model(model: Any, name: str = "model", **options: Any) -> Any:
 
 
 def load_model(uri: str) -> Any:
-    """Load and check the model itself, with rules and certificate, instead of MLflow's wrapper."""
+    """Load and check a logged model; return it with rules and certificate, without MLflow's wrapper."""
     return _pyfunc().load_model(uri).get_raw_model()
 
 
@@ -63,7 +63,7 @@ def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, An
 
 
 def requirement(model: Any) -> str:
-    """Return what MLflow installs to serve a model: ONNX if an estimator is stored that way, never torch."""
+    """Return the package that MLflow installs to serve a model: smle, with its ONNX extra if needed, never torch."""
     extra = "[onnx]" if isinstance(model.deployed_.front, StoredModel) else ""
     return f"smle{extra}=={__version__}"
 

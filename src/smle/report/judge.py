@@ -54,9 +54,9 @@ def judge(record: ModelRecord) -> Judgement:
 
 
 def judge_folder(folder: str | PathLike[str]) -> tuple[ModelRecord | None, Judgement]:
-    """Read a model folder and judge it. What has a certificate and cannot be read is rejected, and has no record.
+    """Read a model folder and judge it. A folder that cannot be read is rejected, without a record.
 
-    Raises ModelFormatError or CertificateError if it cannot be read and has no certificate.
+    Raises ModelFormatError if it cannot be read and has no certificate.json either.
     """
     try:
         record = read_record(folder)

@@ -56,7 +56,7 @@ def stamped() -> dict[str, str]:
 def require_page(target: Path, kept: Mapping[str, Path]) -> None:
     """Raise ValueError unless the page may be written to `target`.
 
-    It may replace web pages, but no folder, and none of the files in `kept`, which are listed by description.
+    It may replace web pages, but no folder, and none of the files in `kept`, a dict by description.
     """
     if target.is_dir():
         raise ValueError(f"Cannot write '{target}': it is a folder. Name a file, such as report.html.")

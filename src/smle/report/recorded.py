@@ -36,7 +36,7 @@ _HINTS = {
     "quick": "ridge regression and trees",
     "preprocess": "trained on the nearest allowed targets",
     "postprocess": "nearest allowed answer, by optimization when predicting",
-    "oracle": "allowed answers with the best score, for those who know the truth",
+    "oracle": "allowed answers with the best score, found by looking at the truth",
     "data": "the rows as they are",
 }
 _ROWS = {"validation": "validation rows", "test": "held-out rows", "table": "rows of the table"}
@@ -89,7 +89,7 @@ class Scores:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Titles of the methods, in the order of the table."""
+        """The titles of the methods, in the order of the table."""
         if self.plain == "none":
             return {"safe": "model"}
         plain = _PLAIN.get(self.plain, "plain model")

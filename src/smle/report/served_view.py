@@ -123,7 +123,7 @@ def _figures(spec: Specification, measured: Measured) -> list[tuple[str, Markup]
 
 
 def _parts(spec: Specification, found: Sequence[tuple[str, Corrections]]) -> list[PageTable]:
-    """Return a table for each clause with alternatives; if they overlap, only if some answer met none."""
+    """Return a table for each clause with alternatives; for overlapping ones, only if some answer met none."""
     known: list[Mapping[tuple[str, int], Parts]] = [
         {(parts.rule, parts.clause): parts for parts in counts.parts} for _, counts in found
     ]

@@ -49,7 +49,7 @@ def share_bar(share: float, kind: str = "bar", title: str = "") -> Markup:
 def range_bar(
     values: tuple[float, float], middle: tuple[float, float], stated: tuple[float, float], *, title: str
 ) -> Markup:
-    """Draw the values of an input, and most of them, on the stated range; outside it is forbidden."""
+    """Draw where all values of an input lie, and where most do, on the stated range."""
     low, high = min(values[0], stated[0]), max(values[1], stated[1])
     room = 0.08 * _size(low, high)
 

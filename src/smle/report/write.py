@@ -1,4 +1,4 @@
-"""One self-contained HTML file about one model: `write_report`."""
+"""`write_report`: one self-contained HTML file about one model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Report:
     """The place and result of a report.
 
     * `verdict`: `proved`, `rejected` or `no rules`; `reason`: why it was rejected.
-    * `concern`: why the model is of little use although it obeys, if so.
+    * `concern`: why the model predicts poorly although it obeys, or "".
     """
 
     path: Path
@@ -189,7 +189,7 @@ def _view(
 
 _HEAD_NOTE = (
     "The head runs in your browser, operation by operation as deployed. Where its check refuses an answer, the page "
-    "looks for an allowed one in its own way, and says so: what is deployed searches more widely."
+    "looks for an allowed one in its own way, and says so: the deployed program searches more widely."
 )
 
 

@@ -1,1 +1,1 @@
-"""What is served: a model in front, a reader of tables, and a certified head, as one object."""
+"""Serving: a model in front, a reader of tables and a certified head, as one object."""

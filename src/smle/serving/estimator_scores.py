@@ -140,10 +140,10 @@ Scores = NumberScores | ChoiceScores | LabelScores
 
 
 def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = None) -> Scores:
-    """Return how a fitted estimator answers for the outputs of rules.
+    """Return the conversion for a fitted estimator and the outputs of the rules.
 
-    `classes` are the values of a choice's classes, if the estimator only numbers them. Raises DataError if it is not a
-    classifier where one is needed, or has classes that are not options.
+    `classes` are the values of a choice's classes, if the estimator only numbers them. Raises DataError if labels or a
+    choice need a classifier and it is none, or if its classes are not the options.
     """
     if spec.output_kind == "numbers":
         return NumberScores()
@@ -176,7 +176,7 @@ def scores_of(spec: Specification, model: Any, classes: Sequence[Any] | None = N
 
 
 def _logarithm(w: Writer, source: str) -> str:
-    """Return the logarithm of probabilities, also of 0."""
+    """Add the logarithm of probabilities, finite also for 0."""
     return w.add("Log", [w.add("Max", [source, w.constant(np.float32(_LEAST))])])
 
 

@@ -85,7 +85,7 @@ def typical(answers: Array) -> tuple[Array, Array]:
 
 
 def decided(spec: Specification, served: Array) -> Any:
-    """Turn what is served into predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
+    """Return served answers as predictions: numbers, labels as 0 or 1, options by name; a table for several kinds."""
     kind = spec.output_kind
     if kind in ("numbers", "labels"):
         result = served if kind == "numbers" else (served >= 0).astype(np.int64)
@@ -147,7 +147,7 @@ class PythonModel:
         return scores.answers(scores.predicted(self.model, table))
 
     def faults(self, table: Any) -> list[Fault]:
-        """Return []: only the model itself knows what it can read."""
+        """Return []: the model alone knows what it can read."""
         return []
 
 
@@ -237,7 +237,7 @@ class StoredModel:
                 raise
             raise DataError(
                 f"A column of text ({', '.join(self.texts)}) holds a value that did not occur in training, and the "
-                "model refuses such. Fit it with OneHotEncoder(handle_unknown='ignore')."
+                "model refuses it. Fit the model with OneHotEncoder(handle_unknown='ignore')."
             ) from error
         rows = len(next(iter(feed.values())))
         return answers[:, None] if answers.shape == (rows,) else answers
@@ -246,15 +246,15 @@ class StoredModel:
 Front = Perceptron | StoredModel | PythonModel
 """A model in front of a head: a stored network or ONNX model, or something that exists only in Python.
 
-All have `answers(table, encoded)`, and `faults(table)`, what is wrong with their own columns, by row. `kind` is
-`network`, `estimator` or `function`. Stored are `tensors` of model.safetensors (`backbone.*`) and `onnx`, the bytes of
-model.onnx. `columns` of the table are read by name (by a network, besides the inputs of the rules; None: only those),
-`texts` as text.
+Each has `answers(table, encoded)`, and `faults(table)`, which tells what is wrong with its own columns, by row. `kind`
+is `network`, `estimator` or `function`. A model folder stores its `tensors` (`backbone.*` of model.safetensors) and
+`onnx` (the bytes of model.onnx). The model reads the `columns` of the table by name, `texts` among them as text; a
+network reads them besides the inputs of the rules. With None as `columns`, it reads only these inputs.
 """
 
 
 def front_of(record: ModelRecord) -> Front:
-    """Return the model in front that a record stores."""
+    """Load the model in front from a record. Raises ModelFormatError if the record has none."""
     if record.onnx is not None:
         return StoredModel(record.onnx)
     architecture = record.description.get("architecture")

@@ -30,7 +30,7 @@ class Perceptron:
 
     Attributes:
         tensors: The weights `backbone.*` as stored; read-only.
-        widths: Of the inputs, the hidden layers and the answer.
+        widths: The widths of the inputs, the hidden layers and the answer.
         further: Columns of the table that it reads after the inputs of the rules, or None.
     """
 
@@ -61,7 +61,7 @@ class Perceptron:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Columns that it reads by name besides the inputs of the rules, or None."""
+        """Columns that it reads by name besides the inputs of the rules; None if there are none."""
         return None if self.further is None else self.further.names
 
     @property
@@ -71,7 +71,7 @@ class Perceptron:
 
     @property
     def inputs(self) -> int:
-        """How many of its inputs are inputs of the rules."""
+        """How many of its inputs belong to the rules."""
         return self.widths[0] - (0 if self.further is None else self.further.width)
 
     @property
@@ -82,12 +82,12 @@ class Perceptron:
 
     @property
     def layers(self) -> list[tuple[Array, Array]]:
-        """Weight (out, in) and bias (out,) of each layer, after `scaling`."""
+        """The weight (out, in) and bias (out,) of each layer, after `scaling`."""
         return [(weight.T, bias) for weight, bias in (*self._hidden, self._last)]
 
     @property
     def scaling(self) -> tuple[Array, Array]:
-        """Shift and scale of the inputs."""
+        """The shift and the scale of the inputs."""
         return self._shift, self._scale
 
     def answers(self, table: Any, encoded: Array) -> Array:
@@ -99,7 +99,7 @@ class Perceptron:
         return [] if self.further is None else self.further.faults(table)
 
     def features(self, table: Any, encoded: Array) -> Array:
-        """Return what it reads: the inputs of the rules (rows, d), then the further columns of their table."""
+        """Return the numbers it reads: the inputs of the rules (rows, d), then the further columns of their table."""
         return encoded if self.further is None else np.hstack([encoded, self.further.read(table)])
 
     def __call__(self, features: Array) -> Array:

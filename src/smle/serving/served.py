@@ -1,7 +1,7 @@
-"""What is served: a model in front as stored, and behind it the program of its certified head.
+"""Serves a stored model through the program of its certified head.
 
-This is the one path for networks, estimators and functions, with a head of rules or a box. Weights are the very bytes
-that the checker has seen, and read-only.
+Networks, estimators and functions all take this path, with a head of rules or a box. Weights are the very bytes that
+the checker has seen, and read-only.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Array = npt.NDArray[Any]
 
 
 class Answered(NamedTuple):
-    """Rows with the model's answers and what is served. Shapes: encoded (n, d), served (n, m).
+    """Rows with the model's own answers and the answers served. Shapes: encoded (n, d), served (n, m).
 
     * `spec`: the rules.
-    * `given` (n, width): what the model in front answered; in front of a box, an embedding.
-    * `by` (n,): how a row was served, see `smle.heads.contract.Outcome`.
+    * `given` (n, width): the answers of the model in front; for a box, its embeddings.
+    * `by` (n,): how each row was served, see `smle.heads.contract.Outcome`.
     * `box`: the program, if it is a box; else None.
     * `aside`: rows of the table that were set aside, not counted in n; None if that was not requested.
     """
@@ -57,7 +57,7 @@ class Answered(NamedTuple):
 
     @property
     def answers(self) -> Array:
-        """The model's own answers (n, m); in front of a box, what is served."""
+        """The model's own answers (n, m); for a box, the answers served."""
         return self.given if self.box is None else self.served
 
     @property
@@ -72,9 +72,10 @@ class Answered(NamedTuple):
             return np.where(self.replaced, np.nan, self.served - self.answers)
 
     def information(self) -> dict[str, Any]:
-        """Return the active rules per row, whether it is in the domain, and what is clipped, or how it was served.
+        """Return for each row the active rules, whether it is in the domain, and how it was served.
 
-        `bound`: what a row's own answer breaks, as names of rules and of table entries such as `cap[art017]`.
+        For a box the latter is the clipped share. `bound`: what the model's own answer breaks, as names of rules and of
+        table entries such as `cap[art017]`.
         """
         spec, on = self.spec, self._active()
         titles = np.asarray([rule.name for rule in spec.rules], dtype=object)
@@ -92,15 +93,15 @@ class Answered(NamedTuple):
         return facts if self.aside is None else self.aside.information(facts)
 
     def _active(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rules that apply at the inputs, clamped to the domain: (n, rules)."""
+        """Return a mask (n, rules) of the rules that apply at the inputs, clamped to the domain."""
         return active_rules(self.spec, np.clip(self.encoded, *self.spec.ends(self.encoded.dtype)))
 
     def aligned(self, result: Any) -> Any:
-        """Return results for the served rows in place among all rows of the table."""
+        """Put results for the served rows in place among all rows of the table."""
         return result if self.aside is None else self.aside.aligned(result)
 
     def returned(self, result: Any, return_info: bool) -> Any:
-        """Return what `predict` does: answers, with information, or a warning about rows set aside."""
+        """Return what `predict` returns: answers and, if wanted, information. Otherwise warns about rows set aside."""
         if self.aside is not None:
             if len(self.aside) and not return_info:
                 warnings.warn(self.aside.text(), stacklevel=3)
@@ -108,7 +109,7 @@ class Answered(NamedTuple):
         return (result, self.information()) if return_info else result
 
     def usage(self, edges: Edges, *, missing: dict[str, int]) -> Usage:
-        """Count which rules apply, what lies outside the domain, and what the head did."""
+        """Count which rules apply, what lies outside the domain, and what the head did to the answers."""
         spec, box, active = self.spec, self.box, self._active()
         how: dict[str, Any] = {}
         if box is not None:
@@ -136,10 +137,10 @@ class Served:
     Attributes:
         description_: The contents of model.json.
         reader: Reads tables.
-        reads_answers: Whether the model in front answers itself, rather than making an embedding for a box.
-        served_: How many rows a head of rules served so far, by how: `kept`, `moved`, `near` (the search for the
-            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) or `safe` (the stored
-            safe answer). Rows that no head served are `set aside`.
+        reads_answers: Whether the model in front computes answers, rather than embeddings for a box.
+        served_: The number of rows served so far by a head of rules: `kept`, `moved`, `near` (the search for the
+            nearest answer was cut short), `replaced` (an answer was NaN, infinite or beyond 1e30) and `safe` (the
+            stored safe answer). `set aside` counts rows that could not be read.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Served:
         return {name: value for name, value in self.__dict__.items() if name in stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, or a pickle or skops file, once the checker accepts it."""
+        """Restore a copy, or a pickle or skops file, once the checker accepts its certificate."""
         if state["_spec"].rules and state["_proof"] is None:
             raise NotCertifiedError("The model has rules but no certificate.")
         if state["_proof"] is not None and state["_verified"]:
@@ -208,7 +209,7 @@ class Served:
 
     @property
     def certificate_(self) -> Certificate | None:
-        """The proof, for whatever the model in front answers; None without rules, or if it was not checked."""
+        """The certificate, valid for any answers of the model in front; None without rules, or if left unchecked."""
         return self._proof if self._verified else None
 
     @cached_property
@@ -231,8 +232,8 @@ class Served:
     def without_bad_rows(self, X: Any) -> tuple[Any, SetAside]:
         """Return the readable rows, as a table of the same kind, and what is wrong with the others.
 
-        Rows outside the domain are readable. Besides the inputs of the rules, columns that a stored model reads as
-        numbers are checked. Raises DataError if columns are missing, or an array has another shape.
+        Rows outside the domain are readable. Checks the inputs of the rules, and the columns that a stored model reads
+        as numbers. Raises DataError if columns are missing, or an array has another shape.
         """
         rows = self.reader.examine(X)
         own = self._front.faults(rows) if self._front.columns is not None and rows.columns is not None else []
@@ -242,14 +243,14 @@ class Served:
     def answer(
         self, X: Any, out_of_domain: str = "raise", *, bad_rows: str = "raise", count: bool = True, stacklevel: int = 3
     ) -> Answered:
-        """Return the model's answers to a table, and what is served.
+        """Return the model's own answers to a table, and the answers served.
 
         Args:
             X: The table, or rows already read.
             out_of_domain: `raise`, `warn` or `clip`.
-            bad_rows: `raise`, or `set aside`: unreadable rows are left out, with a reason each (`aside`).
-            count: Count the rows in `served_`, and warn if answers were replaced or rules leave too little room.
-            stacklevel: Of warnings.
+            bad_rows: `raise`, or `set aside`: unreadable rows are left out, and `aside` has the reason for each.
+            count: Count the rows in `served_`; warn if answers were replaced, or too many are the stored safe one.
+            stacklevel: The stack level of warnings.
         """
         aside = None
         if bad_rows != "raise":
@@ -286,7 +287,7 @@ class Served:
         return Answered(spec, encoded, given, served, by, self._head if isinstance(self._head, Box) else None)
 
     def _count(self, found: Answered, *, stacklevel: int) -> None:
-        """Add how rows were served to the totals; warn about replaced answers, and about too many safe ones."""
+        """Add to the totals how rows were served; warn about replaced answers, and about too many safe ones."""
         totals = self.served_
         if not found.by.any() and (found.answers == found.served).all() and self._head is not None:
             totals["kept"] += len(found.by)
@@ -313,9 +314,9 @@ class Served:
             )
 
     def usage(self, X: Any, edges: Edges | None = None, *, bad_rows: str = "raise") -> Usage:
-        """Count over the rows of a table which rules apply, what lies outside, and what the head does.
+        """Count, over the rows of a table, which rules apply, what lies outside the domain, and what the head does.
 
-        By default in bins with about equally many of these rows. `bad_rows` as in `answer`.
+        Default bins hold about equally many of these rows. `bad_rows` as in `answer`.
         """
         aside = None
         if bad_rows != "raise":
@@ -344,10 +345,10 @@ class Served:
 
     @classmethod
     def from_record(cls, record: ModelRecord, spec: Specification, *, verify: bool = True) -> Served:
-        """Rebuild a model from its record; the certificate is checked unless `verify=False`.
+        """Rebuild a model from its record, and check its certificate unless `verify=False`.
 
         Raises:
-            CertificateError: If it does not fit the files.
+            CertificateError: If the certificate does not fit the files.
             NotCertifiedError: If there are rules but no certificate.
             ModelFormatError: If the model in front cannot be loaded.
         """

@@ -1,7 +1,6 @@
-"""What the rules that apply at an input determine alone: options that cannot win, labels that are on or off.
+"""Finds what the active rules alone decide at an input: options that cannot win, labels that are on or off.
 
-Probabilities reflect this: such an option has 0, such a label 1 or 0. Which rules apply is decided by the program's own
-gate.
+Probabilities follow: such an option gets 0, such a label 1 or 0. The program's own gate decides which rules are active.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class Settled(NamedTuple):
 
 
 class SettledBy:
-    """Maps encoded inputs (n, d) to what the rules of a certified head determine there.
+    """Finds what the rules of a certified head determine at encoded inputs (n, d).
 
     * An option cannot win if a requirement of an active rule has no answer in which it does.
     * A label is determined if an active rule requires it alone, or if it follows from such labels, one requirement
-      after the other. Exclusions and other relations between open labels determine nothing.
+      at a time. Exclusions and other relations between open labels determine nothing.
     """
 
     def __init__(self, spec: Specification, certificate: Certificate, program: HeadProgram) -> None:

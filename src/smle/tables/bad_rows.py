@@ -1,4 +1,4 @@
-"""Sets rows that cannot be read aside, with a reason, and answers the others as if they came alone."""
+"""Sets aside rows that cannot be read, each with a reason; the others are answered as if they came alone."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class SetAside:
         return rows_at(rows.table, self.kept)
 
     def aligned(self, values: Any) -> Any:
-        """Return answers to the other rows (k, ...) in place among all (n, ...).
+        """Put answers to the other rows (k, ...) in place among all rows (n, ...).
 
-        Rows set aside get NaN if answers are floats, else None: no label and no option is made up.
+        Rows set aside get NaN if answers are floats, else None, so that no label or option is made up.
         """
         if hasattr(values, "columns"):
             import pandas as pd
@@ -76,7 +76,7 @@ class SetAside:
         return self._filled(values, np.nan) if values.dtype.kind == "f" else self._filled(values.astype(object), None)
 
     def information(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts about the other rows in place, and `set_aside`, the reasons."""
+        """Put the facts about the other rows in place among all rows, and add the reasons as `set_aside`."""
         empty = {"in_domain": False, "served": ASIDE, "replaced": False}
         result: dict[str, Any] = {}
         for name, values in facts.items():
@@ -97,8 +97,8 @@ class SetAside:
         """Say how many rows were set aside, and why the first ones were, counting rows from 1."""
         first = [f"row {row + 1}: {reason}" for row, reason in list(self.reasons.items())[:_LISTED]]
         more = ", ..." if len(self) > _LISTED else ""
-        were = "row was" if len(self) == 1 else "rows were"
+        were = "was" if len(self) == 1 else "were"
         return (
-            f"{len(self)} of {self.rows} {were} set aside ({', '.join(first)}{more}). Their answers are NaN or None; "
-            f"{more_by} tells all reasons."
+            f"{len(self)} of {self.rows} rows {were} set aside ({', '.join(first)}{more}). Answers to them are NaN or "
+            f"None; {more_by} gives all reasons."
         )

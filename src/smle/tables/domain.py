@@ -21,7 +21,7 @@ _REMEDY = "Drop these rows, or pass out_of_domain='warn' (or 'clip') to clamp th
 
 
 def in_domain(spec: Specification, X: FloatArray) -> npt.NDArray[np.bool_]:
-    """Return a mask of the entries of encoded inputs that lie in the domain, in their own float format: (rows, d)."""
+    """Return a mask (rows, d) of the encoded inputs that lie in the domain, whose ends are read in their format."""
     lower, upper = spec.ends(X.dtype)
     return (lower <= X) & (upper >= X)
 
@@ -65,7 +65,7 @@ def apply_domain_policy(
     numbers: npt.NDArray[np.intp] | None = None,
     stacklevel: int = 4,
 ) -> None:
-    """Raise DataError or warn about rows outside the domain, as the policy says; `numbers` as above."""
+    """Raise DataError or warn about rows outside the domain, as `policy` says; `numbers` as in `require_in_domain`."""
     if policy not in POLICIES:
         raise ValueError(f"Expected out_of_domain to be 'raise', 'warn' or 'clip'. Got {policy!r}.")
     if not spec.rules:

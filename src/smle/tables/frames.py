@@ -1,4 +1,4 @@
-"""Tables as models of other libraries see them: all columns, text and missing values included.
+"""Tables as models of other libraries read them: all columns, text and missing values included.
 
 A stored model reads numbers as float32. The model is therefore fitted to numbers rounded to float32, so that its stored
 form falls on the same side of every threshold.
@@ -95,13 +95,13 @@ def examined_numbers(
             faults.append(Fault(name, rows, "a value", None, message))
     rows = np.flatnonzero(np.isinf(numbers)) if finite else np.arange(0)
     if len(rows):
-        message = f"Column '{name}': expected finite numbers. Got infinity in {len(rows)}."
+        message = f"Column '{name}': expected finite numbers. Got infinity in {len(rows)} of {len(numbers)} rows."
         faults.append(Fault(name, rows, "a finite number", numbers[rows], message))
     return numbers, faults
 
 
 def as_texts(values: Any) -> npt.NDArray[Any]:
-    """Return a column as text for a stored model: `MISSING` for a missing value, and whole floats as integers."""
+    """Return a column as text for a stored model: missing values as `MISSING`, whole floats as integers."""
     return np.array([_text(v) for v in raw_values(values).tolist()], dtype=object)
 
 
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def _column(name: str, series: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column in one of few forms: integers, floats, categories, text."""
+    """Return a column as integers, floats, booleans, categories or text. Raises DataError for anything else."""
     import pandas as pd
 
     kind = series.dtype

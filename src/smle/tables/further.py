@@ -26,8 +26,8 @@ class FurtherColumns:
     """Columns that a network reads besides the inputs of the rules, in the order in which it reads them.
 
     * `numbers`: by name, what replaces a missing value: the mean of the others.
-    * `flagged`: those with a further column that is 1 where the value is missing, because some were in training.
-    * `texts`: by name, the values that have a column. Other values, unseen or rare, are zeros in all of them.
+    * `flagged`: those with missing values in training; each gets another column that is 1 where the value is missing.
+    * `texts`: by name, the values that have a column. Any other value is 0 in all of them.
     """
 
     numbers: Mapping[str, float]
@@ -36,7 +36,7 @@ class FurtherColumns:
 
     @classmethod
     def of(cls, table: Any, spec: Specification | None = None, *, without: Collection[str] = ()) -> FurtherColumns:
-        """Return the columns of a table, except outputs of the rules and those in `without`.
+        """Choose the columns of a table to read: all but outputs of the rules and those in `without`.
 
         Text columns with more than 100 values, and columns without a value, are left out. Raises DataError if a column
         holds neither numbers nor text, or infinities.
@@ -60,7 +60,7 @@ class FurtherColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that are read."""
+        """The names of the columns."""
         return (*self.numbers, *self.texts)
 
     @property
@@ -99,7 +99,7 @@ class FurtherColumns:
         require_columns(table, list(self.names), "what the model was trained on (more than the rules name)")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of model.json, in lists, since it sorts the names of objects."""
+        """Return the entry of model.json, as lists: the order counts, and model.json sorts the keys of objects."""
         return {
             "numbers": [[name, usual] for name, usual in self.numbers.items()],
             "flagged": list(self.flagged),

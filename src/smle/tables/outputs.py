@@ -1,6 +1,6 @@
-"""Outputs of the rules as arrays: targets, by name, and whatever a model answers.
+"""Outputs of the rules as arrays: targets, and the answers of a model.
 
-Numbers, logits of labels, and options of a choice as 0/1 columns, or their scores. A model may answer decisions, too
+Columns are numbers, logits of labels, and for options of a choice 0/1 or scores. A model may also answer decisions
 (labels as 0 or 1, options by name); then rules that compare raw scores cannot be judged.
 """
 
@@ -57,10 +57,10 @@ def encode_numbers(spec: Specification, y: Any) -> Doubles:
 
 
 def encode_choices(choice: Choice, y: Any) -> Doubles:
-    """Return the options of a choice as 0/1 columns (rows, options); of a table, the column of that name is read.
+    """Return the options of a choice as 0/1 columns (rows, options); a table has them in the column of that name.
 
     Raises:
-        DataError: If an option is unknown.
+        DataError: If an option is unknown, a value is missing, or a table lacks the column.
     """
     known = {option: i for i, option in enumerate(choice.options)}
     flat = _choices(choice, y).tolist()
@@ -78,7 +78,7 @@ def encode_choices(choice: Choice, y: Any) -> Doubles:
 
 
 def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
-    """Return the options of a choice (options,) in the type of the targets."""
+    """Return the options of a choice (options,) in the type of the targets, or as text if it cannot hold them."""
     texts: npt.NDArray[Any] = np.asarray(choice.options, dtype=object)
     if y is None:
         return texts
@@ -103,7 +103,7 @@ def option_values(choice: Choice, y: Any) -> npt.NDArray[Any]:
 
 
 def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
-    """Return the targets of a choice (rows,); of a table, the column of that name is read."""
+    """Return the targets of a choice (rows,); a table has them in the column of that name."""
     y = as_table(y)
     names = column_names(y)
     if names is not None:
@@ -113,7 +113,7 @@ def _choices(choice: Choice, y: Any) -> npt.NDArray[Any]:
 
 
 def option_of(value: Any, options: Collection[str]) -> str:
-    """Return the option that a value names: its text, or that of the integer for a whole float."""
+    """Return the option that a value names: its text, or for a whole float that of the integer."""
     text = str(value)
     if text not in options and isinstance(value, float) and value.is_integer():
         return str(int(value))

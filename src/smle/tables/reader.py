@@ -1,4 +1,4 @@
-"""Tables to numbers, as the rules read them. A `Reader` is made once per model and reads every column once."""
+"""Turns tables into numbers, as the rules read them. A model has one `Reader`, which reads every column once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class ReadTable:
         table: The table, as pandas or polars if its columns have names.
         columns: Their names, or None for an array of the inputs.
         encoded: The inputs of the rules (n, d), in the order of `spec.columns`, with stand-ins for missing values.
-        is_encoded, is_examined: Whether `encoded` exists; whether it was read from the table itself.
+        is_encoded: Whether `encoded` exists.
+        is_examined: Whether it was read from the table itself.
         missing: The rows in which an input is missing (n,), by name; inputs that are never missing are left out.
         faults: What is wrong with rows, column by column; empty after `Reader.read`.
         known: Columns that were read, by name.
@@ -80,10 +81,10 @@ class ReadTable:
 
 
 class Reader:
-    """Reads tables as one set of rules asks.
+    """Reads tables for one set of rules.
 
-    A table with names is matched by name (further columns are ignored); an array by position. float32 stays float32,
-    next to integers it can hold and categories; everything else becomes float64.
+    Columns of a table are matched by name, ignoring further ones; those of an array by position. float32 columns stay
+    float32 beside categories and integers that float32 can hold; everything else becomes float64.
     """
 
     def __init__(self, spec: Specification) -> None:
@@ -102,7 +103,7 @@ class Reader:
         ]
 
     def opened(self, table: Any, encoded: FloatArray | None = None) -> ReadTable:
-        """Open a table without reading anything; `encoded` inputs may be given. An open table is returned as it is."""
+        """Open a table without reading it, or take one that is open; `encoded` inputs may be given."""
         rows = table if isinstance(table, ReadTable) else ReadTable(as_table(table), self._dates)
         if encoded is not None:
             rows.encoded, rows.is_encoded = encoded, True
@@ -140,7 +141,7 @@ class Reader:
         return rows
 
     def examine(self, table: Any) -> ReadTable:
-        """Read the rows of a table with what is wrong with them, which is NaN in `encoded`.
+        """Read the rows of a table and collect what is wrong with them; wrong values are NaN in `encoded`.
 
         Raises DataError if columns are missing, or an array has another shape.
         """
@@ -173,9 +174,9 @@ class Reader:
         return {name: int(missing[name].sum()) if name in missing else 0 for name in filled}
 
     def read_encoded(self, array: Any) -> FloatArray:
-        """Read an array of inputs as networks take them, (..., d) in the order of `spec.columns`.
+        """Read an array of inputs as networks read them: (..., d), in the order of `spec.columns`.
 
-        Raises DataError as `read`, or if it has other columns, or categories are not one-hot.
+        Raises DataError as `read` does, and if it has other columns or categories are not one-hot.
         """
         rows = self.examine_encoded(array)
         if rows.faults:
@@ -183,7 +184,7 @@ class Reader:
         return rows.encoded.reshape(rows.table.shape)
 
     def examine_encoded(self, array: Any) -> ReadTable:
-        """Like `read_encoded`, but return flattened rows with what is wrong. Raises DataError for other columns."""
+        """Read as `read_encoded` does, but return flat rows with what is wrong. Raises DataError for other columns."""
         width = len(self.spec.columns)
         try:
             values = raw_values(array)
@@ -200,7 +201,7 @@ class Reader:
         return rows
 
     def _take_flags(self, rows: ReadTable, given: Array) -> Iterator[Fault]:
-        """Take the columns that flag missing values; where a flag is set, the input must have its stand-in."""
+        """Copy the columns that flag missing values; yield a fault where a flagged input lacks its stand-in."""
         for item, place, flag in self.spec.flagged:
             name = self.spec.columns[flag]
             numbers, faults = read_numbers(name, given[:, flag], truth=True)
@@ -363,7 +364,7 @@ class _NumberReader:
         encoded[given, self.place] = _multiples(encoded[given, self.place], step)
 
     def look_for_fractions(self, encoded: FloatArray, faults: list[Fault]) -> None:
-        """Add a fault if numbers that should be whole are not."""
+        """Add a fault if whole numbers are expected and some are not."""
         if not self.item.integer:
             return
         numbers = encoded[:, self.place]

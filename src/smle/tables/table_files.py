@@ -93,11 +93,11 @@ def read_chunks(
     verbatim: bool = False,
     empty: bool = False,
 ) -> Iterator[pd.DataFrame]:
-    """Yield a table in chunks of at most `rows` rows, numbered through; memory does not grow with the file.
+    """Yield a table in chunks of at most `rows` rows, numbered from 0 on; memory does not grow with the file.
 
-    With `verbatim`, columns are as in the file: text from CSV files, where nothing means a missing value, and the
+    With `verbatim`, columns are as in the file: text from CSV files, where no text means a missing value, and the
     file's own types from Parquet files. With `empty`, a table without rows is one chunk without rows. Raises as
-    `read_table`.
+    `read_table` does.
     """
     place = Path(path)
     _require_file(place)
@@ -172,7 +172,7 @@ def _damaged(place: Path, error: Exception) -> DataError:
 
 
 def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Yield what a reader yields, with an error for rows longer than the header."""
+    """Yield the chunks of a reader. Raises ParserWarning for a row longer than the header."""
     import pandas as pd
 
     while True:
@@ -185,7 +185,7 @@ def _strictly(reader: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def _of_whole_rows(parts: Iterator[pd.DataFrame], place: Path, separator: str, width: int) -> Iterator[pd.DataFrame]:
-    """Yield chunks whose rows have a value for every column, or raise DataError; pandas fills short rows up.
+    """Yield chunks, or raise DataError for a row shorter than the header, which pandas would fill up.
 
     Only a row whose last value is missing can be short: if there is one, the file is read again.
     """
@@ -206,7 +206,7 @@ def _of_whole_rows(parts: Iterator[pd.DataFrame], place: Path, separator: str, w
 
 
 def _widths(place: Path, separator: str) -> Iterator[int]:
-    """Yield how many values each row below the header has, skipping blank lines."""
+    """Yield the number of values in each row below the header, skipping blank lines."""
     with _text_of(place) as text:
         rows = csv.reader(text, delimiter=separator)
         try:
@@ -231,7 +231,7 @@ def _text_of(place: Path) -> Iterator[TextIO]:
 def _large_as_text(reader: Iterator[pd.DataFrame], texts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Yield chunks with columns of large floats as text, as in the file: pandas may have rounded integers.
 
-    It reads floats if a column mixes `1` and `1.0`, or if values are missing.
+    It reads integers as floats if a column mixes `1` and `1.0`, or if values are missing.
     """
     behind = 0
     for part in reader:
@@ -356,7 +356,7 @@ class TableWriter:
         return self
 
     def write(self, table: pd.DataFrame) -> None:
-        """Write a chunk; all have the columns of the first."""
+        """Write a chunk. All chunks have the columns of the first."""
         if self._place is not None and _is_parquet(self._place):
             arrow, parquet = _arrow("Writing")
             batch = arrow.Table.from_pandas(table, preserve_index=False)

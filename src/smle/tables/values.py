@@ -1,8 +1,8 @@
-"""Reads numbers in one way everywhere: columns of tables, arrays, targets, and what a model in front reads.
+"""Reads numbers the same way everywhere: in columns of tables, arrays, targets, and what a model in front reads.
 
 An integer that a float cannot hold is refused: a rule may hold for it and not for the rounded number. Fractions are
 measurements and are read as the nearest floats, and so is text with an exponent, which is how floats are written. Text
-is a number if it is written with the digits 0 to 9, a point and an exponent: Python would also read `1_0` and the
+is a number only in the digits 0 to 9, with a point and an exponent if need be: Python would also read `1_0` and the
 digits of other scripts.
 """
 
@@ -64,7 +64,7 @@ class Fault:
     message: str
 
     def reasons(self) -> list[str]:
-        """Say what is wrong with each of its rows."""
+        """Return what is wrong with each of the rows."""
         if self.values is None:
             return [f"'{self.column}' is missing"] * len(self.rows)
         return [f"'{self.column}': expected {self.expected}, got {value!r:.60}" for value in self.values.tolist()]
@@ -85,7 +85,7 @@ def plain_array(values: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is missing: None, NaN, or pandas' NA, which does not even compare."""
+    """Return whether a value is missing: None, NaN, or pandas' NA, which cannot be compared."""
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 

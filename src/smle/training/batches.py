@@ -1,4 +1,4 @@
-"""Batches of a data set: tensors in memory, or a loader that is iterated in every epoch."""
+"""Batches of a data set: from tensors in memory, or from a loader that is iterated in every epoch."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Rows:
         return digest.hexdigest()
 
     def generators(self) -> list[torch.Generator]:
-        """Return none: the order comes from the run's own generator."""
+        """Return []: the order comes from the run's own generator."""
         return []
 
 

@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Write to a temporary file and move it into place."""
+    """Write a checkpoint to a temporary file and move it into place."""
     flat = {
         f"{group}/{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for group, members in checkpoint.tensors.items()

@@ -50,7 +50,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Train in place, then switch to eval mode; with an enforcement, the heads are then safe.
+    """Train a network in place and switch it to eval mode. With an enforcement, its heads are then safe.
 
     Args:
         network: A SafeNetwork, which takes its units from these rows, or any module; a BoxNetwork for an enforcement.
@@ -326,7 +326,7 @@ class _Run:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Digests, by name, of everything that must be the same for a run to continue."""
+        """The digests, by name, of everything that must stay the same for a run to continue."""
         ignored = ("verbose", "threads", "device")
         options = {f.name: _plain(getattr(self.options, f.name)) for f in fields(self.options) if f.name not in ignored}
         shapes = {name: list(value.shape) for name, value in self.network.named_parameters()}

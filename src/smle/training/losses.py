@@ -11,7 +11,7 @@ __all__ = ["LOSSES", "loss_of", "quantile_loss"]
 
 
 def quantile_loss(level: float) -> Loss:
-    """Return the loss that a quantile minimizes; 0.9 is the value that nine tenths stay below."""
+    """Return the loss that a quantile minimizes; nine tenths of the targets lie below the quantile 0.9."""
     if not 0 < level < 1:
         raise ValueError(f"Expected a quantile between 0 and 1. Got {level}.")
 

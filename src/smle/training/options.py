@@ -1,4 +1,4 @@
-"""Options of the training loop, and its history."""
+"""The options of the training loop, and its history."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ SMALL_NETWORK = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """How to train. Names and defaults are those of the estimators (`smle.parameters.NetworkParameters`).
+    """The options of `train`, by the names of the estimators' parameters (`smle.parameters.NetworkParameters`).
 
-    * `max_epochs`: at most this many; training ends after `patience` epochs without a better validation loss, None:
-      never.
+    Defaults are the same but for `weight_decay` and `final_epochs`, which the estimators choose by the task.
+
+    * `max_epochs`: the most epochs to train. Training ends earlier after `patience` epochs without a better validation
+      loss; None: it does not.
     * `validation_fraction`: share of the rows to hold out if no validation set is given.
     * `schedule` of the learning rate: `plateau` (falls to a third each time a third of the patience is used up),
       `cosine`, or a function optimizer -> torch scheduler, advanced once per epoch; None: constant.
@@ -116,7 +118,7 @@ class TrainingOptions:
 
 @dataclass
 class History:
-    """What happened, epoch by epoch (those without rules first), and which epoch was kept.
+    """A record of training, epoch by epoch (those without rules first), and the epoch that was kept.
 
     * `safety`: what the enforcement reports per epoch; `safety_name` says what it is: `margin`, the worst margin of the
       heads at that time.
@@ -140,7 +142,7 @@ class History:
 
     @property
     def success_rate(self) -> float:
-        """Share of projection runs that succeeded; NaN if there were none."""
+        """The share of projection runs that succeeded; NaN if there were none."""
         succeeded = self.projections.get("succeeded", [])
         return sum(succeeded) / len(succeeded) if succeeded else math.nan
 
@@ -158,13 +160,13 @@ class History:
 
     @property
     def best(self) -> float:
-        """Validation loss of the best epoch."""
+        """The validation loss of the best epoch."""
         return self.validation_loss[self.best_epoch] if self.validation_loss else math.inf
 
 
 @dataclass(frozen=True)
 class EpochInfo:
-    """The argument of callbacks; `epoch` counts from 0, `final` marks an epoch on all rows."""
+    """The argument of callbacks; `epoch` counts from 0, `warmup` marks one without rules, `final` one on all rows."""
 
     epoch: int
     history: History

@@ -38,7 +38,7 @@ class Bar:
             self._progress.stop()
 
     def show(self, history: History) -> None:
-        """Show the last epoch."""
+        """Show the losses of the last epoch."""
         parts = [f"loss {history.loss[-1]:.4g}", f"validation {history.validation_loss[-1]:.4g}"]
         if history.safety and not math.isnan(history.safety[-1]):
             parts.append(f"{history.safety_name} {history.safety[-1]:.3g}")
