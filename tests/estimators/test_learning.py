@@ -81,6 +81,9 @@ def test_a_loss_decides_which_share_of_the_rows_lies_below(skewed, loss, low, hi
 def test_poisson_is_for_numbers_from_zero_on(skewed):
     with pytest.raises(DataError, match="counts and rates"):
         capped(loss="poisson").fit(skewed[0], skewed[1] - 1)
+    two = SafeRegressor("inputs: {a: [0, 9]}\noutputs: [fine, falls]\nrules: []\n", NetworkRegressor(loss="poisson"))
+    with pytest.raises(DataError, match="Output 'falls'"):
+        two.fit(pd.DataFrame({"a": np.arange(9.0)}), np.stack([np.arange(9.0), -np.arange(9.0)], axis=1))
 
 
 def test_balanced_classes_find_more_of_the_rare_side():

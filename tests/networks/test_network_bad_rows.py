@@ -51,6 +51,9 @@ def test_tables(network, table):
     assert np.array_equal(network.predict(table, bad_rows="set aside"), want)
     with pytest.raises(ValueError, match="bad_rows"):
         network.predict(table, bad_rows="drop")
+    bad.loc[9, "x"] = 7.0
+    with pytest.warns(UserWarning, match="set aside"), pytest.warns(UserWarning, match=r"\(rows 10\)"):
+        network.predict(bad, bad_rows="set aside", out_of_domain="warn")
 
 
 def test_encoded_arrays_and_further_inputs(table):

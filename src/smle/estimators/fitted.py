@@ -208,8 +208,11 @@ class FittedModel:
         return self.deployed_.usage(X, edges, bad_rows=bad_rows)
 
     def raw_outputs(self, X: Any) -> Array:
-        """Return the certified numbers (rows, m): predictions, logits or scores, held exactly by float64."""
-        return self.answer(X, "raise").served.astype(np.float64)
+        """Return the certified numbers (rows, m): predictions, logits or scores, held exactly by float64.
+
+        Rows are not counted.
+        """
+        return self.answer(X, "raise", count=False).served.astype(np.float64)
 
     def chances(self, found: Answered) -> Array | None:
         """Return the probabilities of the answers served (rows, m), in the order of the rules; None for numbers.

@@ -186,15 +186,14 @@ class Numbers(Task):
     def encode(self, y: Any) -> Array:
         """Return the numbers. Raises DataError if float32 cannot tell them apart or the loss cannot take them."""
         targets = encode_numbers(self.spec, y)
-        for name, largest, scale in zip(
-            self.spec.targets, np.abs(targets).max(axis=0, initial=0), spread(targets), strict=True
-        ):
+        for name, own, scale in zip(self.spec.targets, targets.T, spread(targets), strict=True):
+            largest = np.abs(own).max(initial=0)
             if largest > _LARGEST or scale < 1 / _LARGEST:
                 raise DataError(
                     f"Output '{name}': values up to {largest:.3g} with a standard deviation of {scale:.3g} are beyond "
                     "what float32 arithmetic can tell apart. State it in another unit."
                 )
-            if self.chosen == "poisson" and not (targets.min() >= 0 and targets.mean(axis=0).min() > 0):
+            if self.chosen == "poisson" and not (own.min() >= 0 and own.mean() > 0):
                 raise DataError(
                     f"Output '{name}': loss='poisson' is for counts and rates. Expected numbers from 0 on, and some "
                     "above 0. Got others."

@@ -75,24 +75,23 @@ def predicted(
     named: dict[str, Any] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Return a network's answers to a table or an array, in eval mode."""
-    named = named or {}
+    named, aside = named or {}, None
     if bad_rows != "raise":
         require_bad_rows(bad_rows)
         if named:
             raise ValueError("Expected no mask and no arguments by name with bad_rows='set aside': rows are left out.")
-        good, aside = readable(spec, X)
+        X, aside = readable(spec, X)
         if len(aside):
             warnings.warn(aside.text("without_bad_rows"), stacklevel=3)
-        kept = tuple(part[aside.kept] for part in inputs)
-        answers: npt.NDArray[np.float32] = aside.aligned(predicted(network, spec, good, kept, out_of_domain))
-        return answers
+        inputs = tuple(part[aside.kept] for part in inputs)
     encoded, rows = _features_at(spec, X, named.get("mask"))
-    apply_domain_policy(spec, rows, out_of_domain)
+    apply_domain_policy(spec, rows, out_of_domain, numbers=None if aside is None else aside.kept)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     with evaluating(network), torch.no_grad():  # not inference_mode: a module may compute gradients itself
         served = network(torch.tensor(encoded, device=device), *inputs, **named)
     result: npt.NDArray[np.float32] = served.cpu().numpy()
-    return result[..., 0] if len(spec.targets) == 1 and result.ndim >= encoded.ndim else result
+    result = result[..., 0] if len(spec.targets) == 1 and result.ndim >= encoded.ndim else result
+    return result if aside is None else aside.aligned(result)
 
 
 def _features_at(spec: Specification, X: Any, mask: Tensor | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -97,7 +97,10 @@ def predict_arrow(
         arrow.field(n, arrow.string() if k == np.dtype(object) else arrow.from_numpy_dtype(k)) for n, k in kinds.items()
     ]
     schema = arrow.schema(fields)
-    made = (arrow.RecordBatch.from_pandas(rows(part.to_pandas()), schema, preserve_index=False) for part in batches)
+    made = (  # whole numbers beside gaps stay exact
+        arrow.RecordBatch.from_pandas(rows(part.to_pandas(integer_object_nulls=True)), schema, preserve_index=False)
+        for part in batches
+    )
     return arrow.RecordBatchReader.from_batches(schema, made)
 
 
