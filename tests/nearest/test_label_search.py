@@ -273,3 +273,17 @@ def test_huge_and_tiny_logits_together_are_cut_exactly() -> None:
     for row, on, price in zip(logits, found.on, prices, strict=True):
         least = round(optimum(np.where(row >= 0, 1.0, -1.0) * price, clauses, []))
         assert abs(int(price[on != (row >= 0)].sum()) - least) <= 1e-9 * least
+
+
+def test_exclusions_of_labels_that_may_be_on_are_looked_up(monkeypatch):
+    monkeypatch.setattr(label_branches, "_AT_ONCE", 3)
+    rng = np.random.default_rng(0)
+    pairs = rng.permutation(np.stack(np.triu_indices(30, 1), axis=1))[:200]
+    search = Branches(30, [], pairs)
+    for share in (0.0, 0.1, 0.5, 1.0):
+        may = rng.random(30) < share
+        assert sorted(map(tuple, search._live(may).tolist())) == sorted(
+            map(tuple, pairs[may[pairs].all(axis=1)].tolist())
+        )
+    monkeypatch.setattr(label_branches, "_MOST_PAIRS", 20)
+    assert 20 < len(search._live(np.ones(30, dtype=bool))) < 200

@@ -28,13 +28,15 @@ _LOOKED_AT = 64  # unmet clauses examined while no set is known
 _LONGER = 4  # times as many steps for a first allowed set
 _NODES, _MOST_LITERALS = 500, 20_000  # limits of the solver: nodes, and literals in all clauses
 _MOST_PAIRS = 20_000  # exclusions of labels that are on or may be; beyond this, labels are kept from the top
+_AT_ONCE = 64  # labels whose exclusions are looked up together
 
 
 class Branches:
     """Labels under clauses of (label, on) and pairs (p, 2) of labels that exclude each other."""
 
     def __init__(self, k: int, clauses: Sequence[Clause], pairs: npt.NDArray[np.intp]) -> None:
-        self._k, self._pairs = k, pairs
+        self._k, self._pairs = k, pairs[np.lexsort(pairs.T[::-1])]
+        self._starts = np.searchsorted(self._pairs[:, 0], np.arange(k + 1))  # of the pairs of a first label
         self._clauses = [sorted(set(clause)) for clause in clauses]
         self._may = np.zeros(k, dtype=bool)  # labels that a clause may turn on
         self._may[[label for clause in clauses for label, on in clause if on]] = True
@@ -56,7 +58,7 @@ class Branches:
 
     def _turned(self, on: Mask, costs: Costs) -> tuple[list[int] | None, bool]:
         """Return the labels to turn (None if none were found), and whether the search was cut short."""
-        live = self._pairs[(on | self._may)[self._pairs].all(axis=1)] if len(self._pairs) else self._pairs
+        live = self._live(on | self._may)
         known = self._from_the_top(on, costs) if len(live) else None
         if len(live) > _MOST_PAIRS:
             return known, True
@@ -65,6 +67,19 @@ class Branches:
         prices = [(cost << k) + (1 << k - 1 - i) for i, cost in enumerate(costs.tolist())]
         found, cut = BranchSearch(clauses, on.tolist(), prices, known).run()
         return self._settled(clauses, on, prices, found) if cut else (found, False)
+
+    def _live(self, may: Mask) -> npt.NDArray[np.intp]:
+        """Return the pairs of labels that are on or may be; of more than `_MOST_PAIRS`, some."""
+        found, count = [self._pairs[:0]], 0
+        labels = np.flatnonzero(may)
+        for first in np.split(labels, range(_AT_ONCE, len(labels), _AT_ONCE)):
+            starts, sizes = self._starts[first], self._starts[first + 1] - self._starts[first]
+            pairs = self._pairs[np.arange(sizes.sum()) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)]
+            found.append(pairs[may[pairs[:, 1]]])
+            count += len(found[-1])
+            if count > _MOST_PAIRS:
+                break
+        return np.concatenate(found)
 
     def _settled(
         self, clauses: Sequence[Clause], on: Mask, prices: Sequence[int], known: list[int] | None
