@@ -7,6 +7,7 @@ columns before the model sees them.
 from __future__ import annotations
 
 import tempfile
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,10 +94,10 @@ def input_example(model: Any) -> pd.DataFrame | None:
     for item in model.specification_.inputs:
         if isinstance(item, Categorical):
             row[item.name] = item.categories[0]
-        elif item.integer:
-            row[item.name] = int((item.lower + item.upper) // 2)
         else:
-            row[item.name] = float((item.lower + item.upper) / 2)
+            middle, step = (item.lower + item.upper) / 2, Fraction(1) if item.integer else item.step
+            value = middle if step is None else round(middle / step) * step
+            row[item.name] = int(value) if item.integer else float(value)
     frame = pd.DataFrame([row])
     return frame.astype({name: float for name in frame.columns if kinds[name] == "number"})
 
