@@ -1,11 +1,16 @@
 """What `smle.platforms.mlflow` does before MLflow is called, so these tests run without it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
+import pytest
 from sklearn.linear_model import Ridge
 
-from smle import SafeRegressor
-from smle.platforms.mlflow import input_example
+from smle import SafeRegressor, load
+from smle.errors import ModelFormatError
+from smle.platforms import mlflow
+from smle.platforms.mlflow import input_example, save_model
 
 RULES = """
 inputs:
@@ -37,3 +42,10 @@ def test_the_example_is_a_row_that_the_model_answers():
     example = input_example(model)
     assert len(model.predict(example)) == 1
     assert example["narrow"][0] == 1
+
+
+def test_an_onnx_file_is_refused_with_what_to_pass_instead(braking_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(mlflow, "_pyfunc", lambda: SimpleNamespace(save_model=None))
+    load(braking_folder).to_onnx(tmp_path / "model.onnx")
+    with pytest.raises(ModelFormatError, match="pass the folder that it was exported from"):
+        save_model(tmp_path / "model.onnx", tmp_path / "saved")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smle import __version__
+from smle.errors import ModelFormatError
+from smle.export import OnnxModel
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
 from smle.rules import Categorical
@@ -37,6 +39,7 @@ def save_model(model: Any, path: str | PathLike[str], **options: Any) -> None:
 
     Raises:
         CertificateError: If the checker rejects the certificate.
+        ModelFormatError: If the model is an exported ONNX file.
         NotCertifiedError: If there is none.
     """
     with tempfile.TemporaryDirectory() as place:
@@ -57,6 +60,10 @@ def load_model(uri: str) -> Any:
 def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, str | PathLike):
         model = certified(place_of(model))
+    if isinstance(model, OnnxModel):
+        raise ModelFormatError(
+            "MLflow takes a model or its folder. Got an exported ONNX file: pass the folder that it was exported from."
+        )
     model.save(place)
     made = {"signature": signature(model), "pip_requirements": [requirement(model)]}
     options = {"input_example": input_example(model), **made, **options}
