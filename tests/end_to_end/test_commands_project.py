@@ -100,6 +100,24 @@ def test_refusals(braking_folder, tmp_path):
     assert "is not a model folder" in taken
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--data", "data.csv", "--test-share", 7), "Expected --test-share to be a number from 0 up to 1. Got 7.0."),
+        (("--data", "data.csv", "--test-share", -3), "Expected --test-share to be a number from 0 up to 1. Got -3.0."),
+        (("--test-share", 0.5), "--test-share needs --data"),
+    ],
+)
+def test_a_share_that_holds_nothing_out_is_refused(
+    braking_folder, braking_table, tmp_path, monkeypatch, options, reason
+):
+    monkeypatch.chdir(tmp_path)
+    braking_table.to_csv("data.csv", index=False)
+    (tmp_path / "same.yaml").write_text(BRAKING_RULES)
+    assert reason in refused("project", braking_folder, "same.yaml", "-o", "new", *options)
+    assert not (tmp_path / "new").exists()
+
+
 def test_choices_and_labels_can_be_projected():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])

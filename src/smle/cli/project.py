@@ -21,6 +21,7 @@ from smle.cli.app import (
     warn,
 )
 from smle.cli.places import Overwrite, require_model
+from smle.cli.settings import TrainSettings
 from smle_check.names import visible
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def project(
     data: Annotated[
         Path | None, typer.Option(help="CSV or Parquet file to fit the heads to, and to measure accuracy with.")
     ] = None,
-    test_share: Annotated[float, typer.Option(help="Share of the rows of --data held out to measure.")] = 0.2,
+    test_share: Annotated[
+        float | None, typer.Option(help="Share of the rows of --data held out to measure. \\[default: 0.2]")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -52,6 +55,9 @@ def project(
     Example: smle project model/ stricter.yaml -o stricter-model/ --data data.csv
     """
     with reported(as_json):
+        share = TrainSettings.read(None, (), {"test_share": test_share}).test_share
+        if data is None and test_share is not None:
+            raise ValueError("--test-share needs --data TABLE: a share of its rows is held out.")
         require_model(model)
         from smle.advice.examine import conflicts_explained
         from smle.cli.train import require_fitting, split
@@ -70,7 +76,7 @@ def project(
         if data is not None:
             table = read_table(data, text=text_columns(old.specification_, old.text_inputs) | text_columns(spec))
             require_fitting(spec, table, data)
-            X, test = split(table, test_share, 0)
+            X, test = split(table, share, 0)
             y = X[[item.name for item in spec.outputs]]
         with conflicts_explained(spec), counted("projecting"):
             new = project_model(old, spec, X=X, y=y)
