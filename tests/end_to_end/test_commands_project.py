@@ -100,6 +100,19 @@ def test_refusals(braking_folder, tmp_path):
     assert "is not a model folder" in taken
 
 
+def test_a_score_that_cannot_be_measured_is_said_to_be_unknown(braking_folder, braking_table, tmp_path):
+    (tmp_path / "wider.yaml").write_text(EDITS["wider domain"])
+    call = ("project", braking_folder, tmp_path / "wider.yaml", "--data", tmp_path / "data.csv", "-o")
+    braking_table.assign(speed=braking_table["speed"] + 10).to_csv(tmp_path / "data.csv", index=False)
+    done = run(*call, tmp_path / "faster")
+    assert done.exit_code == 0, done.output
+    assert "Score on 300 held-out rows: unknown (rows lie outside the domain) before, " in done.stdout
+    braking_table.head(5).to_csv(tmp_path / "data.csv", index=False)
+    done = run(*call, tmp_path / "few")
+    assert done.exit_code == 0, done.output
+    assert "No rows were held out" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

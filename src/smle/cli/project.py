@@ -98,9 +98,12 @@ def project(
         rows = [(name, _how(before.get(name)), _how(now.get(name))) for name in names]
         print_rows("Rules: the smallest margin, or what enforces them", ("rule", "before", "now"), rows)
         if scores:
-            say(f"Score on {scores['rows']} held-out rows: {scores['before']:.4f} before, {scores['after']:.4f} now.")
+            old_score, new_score = _shown(scores["before"]), _shown(scores["after"])
+            say(f"Score on {scores['rows']} held-out rows: {old_score} before, {new_score} now.")
             if scores["warning"]:
                 warn(scores["warning"])
+        elif data is not None:
+            say("No rows were held out, so accuracy was not measured.")
         say(f"Holds: every rule of {rules} is proved. Model: {output}")
 
 
@@ -112,6 +115,10 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
         return float(model.score(X, y))
     except DataError:
         return None
+
+
+def _shown(score: float | None) -> str:
+    return "unknown (rows lie outside the domain)" if score is None else f"{score:.4f}"
 
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:
