@@ -99,6 +99,10 @@ def test_export_says_how_far_numbers_of_file_and_folder_are_apart(place, tmp_pat
     found = json.loads(run(*call, "--json").stdout)
     assert found["largest_difference"] == apart
     assert found["rows"] == rows
+    pd.read_csv(place / "bank.csv").head(9).assign(income=-1).to_csv(tmp_path / "outside.csv", index=False)
+    done = run(*call[:-1], tmp_path / "outside.csv", "--json")  # both clamp such rows
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == 9
     assert "no such file" in refused("export", place / "model", "-o", tmp_path / "new.onnx", "--data", "nowhere.csv")
     assert not (tmp_path / "new.onnx").exists()
 
