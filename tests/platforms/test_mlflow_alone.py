@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from smle import SafeRegressor, load
-from smle.errors import ModelFormatError
+from smle.errors import ModelFormatError, NotCertifiedError
 from smle.platforms import mlflow
 from smle.platforms.mlflow import input_example, save_model
 
@@ -49,3 +49,11 @@ def test_an_onnx_file_is_refused_with_what_to_pass_instead(braking_folder, tmp_p
     load(braking_folder).to_onnx(tmp_path / "model.onnx")
     with pytest.raises(ModelFormatError, match="pass the folder that it was exported from"):
         save_model(tmp_path / "model.onnx", tmp_path / "saved")
+
+
+def test_a_model_without_rules_is_refused_before_it_is_logged(tmp_path, monkeypatch):
+    monkeypatch.setattr(mlflow, "_pyfunc", lambda: SimpleNamespace(save_model=None))
+    X = pd.DataFrame({"size": np.linspace(0, 1, 20)})
+    model = SafeRegressor("inputs: {size: [0, 1]}\noutputs: [price]\nrules: []\n", Ridge()).fit(X, X["size"])
+    with pytest.raises(NotCertifiedError, match="without rules"):
+        save_model(model, tmp_path / "saved")

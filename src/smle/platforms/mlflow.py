@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smle import __version__
-from smle.errors import ModelFormatError
+from smle.errors import ModelFormatError, NotCertifiedError
 from smle.export import OnnxModel
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
@@ -64,6 +64,8 @@ def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, An
         raise ModelFormatError(
             "MLflow takes a model or its folder. Got an exported ONNX file: pass the folder that it was exported from."
         )
+    if model.certificate_ is None:
+        raise NotCertifiedError("MLflow takes certified models. Got one without rules, about which nothing is proved.")
     model.save(place)
     made = {"signature": signature(model), "pip_requirements": [requirement(model)]}
     options = {"input_example": input_example(model), **made, **options}
