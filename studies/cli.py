@@ -48,12 +48,12 @@ def bench(
 
     Example: python -m studies bench guarantees --quick -o results/
     """
-    with reported():
+    with reported(as_json):
         from studies.bench import available, run_bench
 
         if name is None:
-            for known in available():
-                print(known)
+            names = [*available()]
+            print_json({"benches": names}) if as_json else print("\n".join(names))
             return
         _log_jobs()
         options = {key: value for key, value in (("jobs", jobs), ("folder", folder)) if value is not None}
@@ -180,7 +180,7 @@ def reproduce(
     Example: python -m studies reproduce synthetic --preset paper --task n2-medium-P3 -o reproduction/
     """
     resume = f"finished jobs are in {output}/jobs; run the same command again to go on."
-    with reported(interrupted=lambda: resume):
+    with reported(as_json, interrupted=lambda: resume):
         from studies.experiments.presets import BENCHMARKS, PRESETS
         from studies.experiments.reproduce import reproduce as run
 

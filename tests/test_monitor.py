@@ -9,7 +9,7 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from smle import SafeRegressor, SMLERegressor, Specification
-from smle.errors import ModelFormatError
+from smle.errors import DataError, ModelFormatError
 from smle.monitor import Usage, compare
 from smle.tables import encode_inputs
 from support.commands import run
@@ -111,6 +111,17 @@ def test_few_rows_find_only_what_is_large(braking_model, braking_table):
     assert found.detectable > 0.3  # and it says so
     many = compare(training, braking_model.usage(braking_table), braking_model.specification_)
     assert many.detectable < 0.2
+
+
+def test_nothing_is_compared_with_no_rows(braking_model, braking_table):
+    training, spec = braking_model.usage(braking_table), braking_model.specification_
+    aside = braking_model.usage(braking_table.head(3).assign(speed="fast"), bad_rows="set aside")
+    with pytest.raises(DataError, match=r"none now \(3 were set aside: model.without_bad_rows\(table\) says why\)\."):
+        compare(training, aside, spec)
+    with pytest.raises(DataError, match=r"none in training \("):
+        compare(aside, training, spec)
+    with pytest.raises(DataError, match=r"none now\."):
+        compare(training, replace(aside, set_aside=0), spec)
 
 
 def test_rules_without_a_bit_in_the_gate_are_judged_at_their_own_region(braking_spec, braking_table):

@@ -127,6 +127,20 @@ def _scores(spec, own):
     return (own[:, None] == np.array(spec.outputs[0].options)).astype(np.float64)
 
 
+def test_labels_are_scored_row_by_row_only():
+    rules = "inputs: {x: [0, 1]}\nlabels: [p, q]\nrules:\n  - {name: r, when: x >= 0.9, then: p implies q}\n"
+    X = pd.DataFrame({"x": np.linspace(0, 1, 40)})
+    y = pd.DataFrame({"p": (X["x"] > 0.5).astype(int), "q": (X["x"] > 0.6).astype(int)})
+    model = SafeClassifier(rules, RandomForestClassifier(5, random_state=0), compare=False).fit(X, y)
+    for score in (model.score, model.label_accuracy):
+        assert score(X, y) > 0.9
+        for rows, truth in ((X, y[:1]), (X[:1], y)):
+            with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+                score(rows, truth)
+        with pytest.raises(ValueError, match="0 sample"):
+            score(X[:0], y[:0])
+
+
 def test_searches_and_numbers_as_classes(patients):
     X, y = patients
     model = SafeClassifier(TREAT, estimator=encoded(HistGradientBoostingClassifier(max_iter=10)))

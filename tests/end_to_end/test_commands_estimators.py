@@ -85,6 +85,39 @@ def test_the_exported_file_answers_as_the_folder(place):
     assert not violations(place, place / "model.onnx.csv")
 
 
+def test_export_says_how_far_numbers_of_file_and_folder_are_apart(place, tmp_path):
+    call = ("export", place / "model", "-o", tmp_path / "m.onnx", "--data", place / "bank.csv")
+    said = run(*call)
+    assert said.exit_code == 0, said.output
+    rows, answers = len(pd.read_csv(place / "bank.csv")), []
+    for model in (place / "model", tmp_path / "m.onnx"):
+        assert run("predict", model, place / "bank.csv", "-o", tmp_path / "p.csv").exit_code == 0
+        answers.append(pd.read_csv(tmp_path / "p.csv")[["limit", "rate"]])
+    apart = (answers[0] - answers[1]).abs().max().to_dict()
+    place_and_size = f"{place / 'bank.csv'}, folder and file differ by at most {apart['limit']:.2g} ('limit')."
+    assert f"On {rows:,} rows of {place_and_size}" in said.stdout
+    found = json.loads(run(*call, "--json").stdout)
+    assert found["largest_difference"] == apart
+    assert found["rows"] == rows
+    pd.read_csv(place / "bank.csv").head(9).assign(income=-1).to_csv(tmp_path / "outside.csv", index=False)
+    done = run(*call[:-1], tmp_path / "outside.csv", "--json")  # both clamp such rows
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == 9
+    assert "no such file" in refused("export", place / "model", "-o", tmp_path / "new.onnx", "--data", "nowhere.csv")
+    assert not (tmp_path / "new.onnx").exists()
+
+
+def test_export_compares_no_model_without_rules(place, tmp_path):
+    (tmp_path / "plain.yaml").write_text((place / "bank.yaml").read_text().partition("rules:")[0] + "rules: []\n")
+    train = ("train", place / "bank.csv", tmp_path / "plain.yaml", "-o", tmp_path / "model", "--estimator", "ridge")
+    assert run(*train).exit_code == 0
+    call = ("export", tmp_path / "model", "-o", tmp_path / "m.onnx", "--no-require-certificate")
+    done = run(*call, "--data", place / "bank.csv", "--json")
+    assert "--data needs a model with rules" in json.loads(done.stdout)["reason"]
+    assert not (tmp_path / "m.onnx").exists()
+    assert run(*call).exit_code == 0
+
+
 def test_edited_rules_need_no_training(place):
     result = run("project", place / "model", place / "stricter.yaml", "-o", place / "stricter", "--data",
                  place / "bank.csv")  # fmt: skip

@@ -100,6 +100,37 @@ def test_refusals(braking_folder, tmp_path):
     assert "is not a model folder" in taken
 
 
+def test_a_score_that_cannot_be_measured_is_said_to_be_unknown(braking_folder, braking_table, tmp_path):
+    (tmp_path / "wider.yaml").write_text(EDITS["wider domain"])
+    call = ("project", braking_folder, tmp_path / "wider.yaml", "--data", tmp_path / "data.csv", "-o")
+    braking_table.assign(speed=braking_table["speed"] + 10).to_csv(tmp_path / "data.csv", index=False)
+    done = run(*call, tmp_path / "faster")
+    assert done.exit_code == 0, done.output
+    assert "Score on 300 held-out rows: unknown (rows lie outside the domain) before, " in done.stdout
+    braking_table.head(5).to_csv(tmp_path / "data.csv", index=False)
+    done = run(*call, tmp_path / "few")
+    assert done.exit_code == 0, done.output
+    assert "No rows were held out" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--data", "data.csv", "--test-share", 7), "Expected --test-share to be a number from 0 up to 1. Got 7.0."),
+        (("--data", "data.csv", "--test-share", -3), "Expected --test-share to be a number from 0 up to 1. Got -3.0."),
+        (("--test-share", 0.5), "--test-share needs --data"),
+    ],
+)
+def test_a_share_that_holds_nothing_out_is_refused(
+    braking_folder, braking_table, tmp_path, monkeypatch, options, reason
+):
+    monkeypatch.chdir(tmp_path)
+    braking_table.to_csv("data.csv", index=False)
+    (tmp_path / "same.yaml").write_text(BRAKING_RULES)
+    assert reason in refused("project", braking_folder, "same.yaml", "-o", "new", *options)
+    assert not (tmp_path / "new").exists()
+
+
 def test_choices_and_labels_can_be_projected():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(-3, 3, (300, 2)), columns=["a", "b"])

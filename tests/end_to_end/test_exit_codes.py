@@ -9,7 +9,7 @@ import typer
 import smle.advice.compare
 from smle.cli.app import reported
 from smle.errors import CertificateError, ContradictionError, DataError, NotCertifiedError
-from support.commands import run
+from support.commands import refused, run
 
 HEAD = "inputs: {x: [0, 1]}\noutputs: [y]\nrules:\n"
 RULES = {
@@ -46,6 +46,21 @@ def test_each_of_many_files_is_named_and_the_worst_counts(tmp_path):
     assert run("rules", "--each", places[0], places[0]).exit_code == 0
     assert run("rules", "--each", places[3], places[0]).exit_code == 3
     assert run("rules", "--each", places[1], places[2]).exit_code == 2
+    done = run("rules", "--each", places[3], places[1], places[2], places[0], "--json")
+    assert done.exit_code == 2
+    found = json.loads(done.stdout)
+    listed = [(item["file"], item["exit_code"]) for item in found["files"]]
+    assert (listed, found["exit_code"]) == ([(str(places[c]), c) for c in (3, 1, 2, 0)], 2)
+    assert "'z'" in found["files"][2]["reason"]
+
+
+@pytest.mark.parametrize("command", [["--each"], ["diff"]])
+@pytest.mark.parametrize("option", ["--data", "-o"])
+def test_options_about_one_file_are_refused_for_several(tmp_path, command, option):
+    place = tmp_path / "rules.yaml"
+    place.write_text(HEAD + RULES[0])
+    said = refused("rules", *command, place, place, option, tmp_path / "new")
+    assert f"{command[0]} takes no {option}. Run `smle rules FILE {option} {tmp_path / 'new'}`" in said
 
 
 def test_verify(braking_folder, tmp_path):

@@ -68,6 +68,7 @@ def test_help_shows_flags_as_flags():
         (("rules", "nowhere.yaml"), 2, "Cannot read"),
         (("monitor", "model", "table.csv", "--tolerance", "3"), 2, "--tolerance"),
         (("train", "less.csv", "nowhere.yaml", "-o", "new"), 2, "Cannot read"),
+        (("demo", "-o", "rules.yaml/new"), 2, "Not a directory"),
     ],
 )
 def test_errors_are_json_where_json_is_asked_for(place, monkeypatch, command, code, words):

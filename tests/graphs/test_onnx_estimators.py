@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from smle import SafeClassifier
 from smle.certificates.document import arrays_of
 from smle.corrected import CorrectedModel
 from smle.errors import DataError, ModelFormatError, RuleError
@@ -250,3 +251,18 @@ def test_a_model_without_rules_is_written_without_a_certificate(tmp_path):
     write_onnx(ModelRecord({}, {}, spec.to_yaml(), None, data), tmp_path / "m.onnx", monitor=False)
     assert onnx.load(tmp_path / "m.onnx").graph.output[0].name == "y"
     assert [place.name for place in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_file_answers_no_rows_with_no_answers(tmp_path):
+    """The forest inside fails on no rows in onnxruntime."""
+    rules = "inputs: {x: [0, 1]}\nlabels: [p, q]\nrules:\n  - {name: r, when: x >= 0.9, then: p implies q}\n"
+    X = pd.DataFrame({"x": np.linspace(0, 1, 40)})
+    y = pd.DataFrame({"p": (X["x"] > 0.5).astype(int), "q": (X["x"] > 0.6).astype(int)})
+    SafeClassifier(rules, RandomForestClassifier(5), compare=False).fit(X, y).to_onnx(tmp_path / "m.onnx")
+    model = load_onnx(tmp_path / "m.onnx")
+    answers, facts = model.predict(X[:0], return_info=True)
+    assert answers.dtypes.to_dict() == model.predict(X).dtypes.to_dict()
+    assert (len(answers), len(facts["active_rules"]), len(facts["in_domain"])) == (0, 0, 0)
+    aside = model.predict(X[:3].assign(x="none"), bad_rows="set aside", return_info=True)[0]
+    assert aside.shape == (3, 2)
+    assert aside.isna().all(axis=None)

@@ -24,6 +24,21 @@ def test_benches_are_listed_and_others_refused():
     refused = run("bench", "nonsense")
     assert refused.exit_code == 2
     assert "Expected a bench among" in refused.output
+    assert json.loads(run("bench", "--json").stdout) == {"benches": list(available())}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["bench", "nonsense"], "Expected a bench among"),
+        (["reproduce", "synthetic", "--preset", "paper", "--task", "nonsense", "-o", "new"], "nonsense"),
+    ],
+)
+def test_errors_are_json_where_json_is_asked_for(tmp_path, monkeypatch, command, words):
+    monkeypatch.chdir(tmp_path)
+    done = run(*command, "--json")
+    assert done.exit_code == 2
+    assert words in json.loads(done.stdout)["reason"]
 
 
 def test_the_command_runs_in_a_clone_and_every_part_has_an_example():

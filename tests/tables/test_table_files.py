@@ -21,10 +21,10 @@ def numbers():
     return pd.DataFrame({"x": rng.uniform(0, 1, 500), "n": rng.integers(0, 9, 500), "t": rng.choice(["01", "b"], 500)})
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.csv.gz"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.csv.gz", "T.CSV.GZ"])
 def test_what_is_written_reads_back_exactly(numbers, tmp_path, name):
     path = tmp_path / name
-    if name.endswith(".gz"):
+    if name.lower().endswith(".gz"):
         path.write_bytes(gzip.compress(numbers.to_csv(index=False).encode()))
     else:
         with TableWriter(path) as writer:
@@ -61,8 +61,11 @@ NONSENSE = {
     "twice the same name": (b"a,b,a\n1,2,3\n", "several columns named 'a'"),
     "too many fields": (b"a,b\n1,2\n1,2,3,4\n", "line 3"),
     "a field more in every row": (b"a,b\n1,2,3\n4,5,6\n", "header"),
-    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", "expected text"),
-    "zeros": (b"\x00" * 100, "expected text"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\x00", r"expected text.* Got a file that begins with b'.x89PNG"),
+    "zeros": (b"\x00" * 100, r"expected text.* Got a file that begins with b'.x00"),
+    "gzip": (gzip.compress(b"a,b\n1,2\n"), r"Got a file packed by gzip: name it \*\.csv\.gz"),
+    "Parquet": (b"PAR1\x15\x04\x15\xff", "Got Parquet: rename the file"),
+    "zip": (b"PK\x03\x04\x14\x00\xff", "Got a zip archive"),
     "latin-1 in a row": (b"a,b\n1,M\xfcnchen\n", r"Got byte 0xfc in 'a,b 1,München', probably Latin-1 .* iconv -f"),
 }
 

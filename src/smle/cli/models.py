@@ -12,6 +12,7 @@ from smle.cli.app import (
     MODELS,
     Json,
     app,
+    data_named,
     print_json,
     print_proved,
     print_statements,
@@ -154,7 +155,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="ONNX file to write.")] = Path("model.onnx"),
     data: Annotated[
-        Path | None, typer.Option("--data", help="Table of a sample: compare the labels of folder and file on it.")
+        Path | None, typer.Option("--data", help="Table of a sample: compare the answers of folder and file on it.")
     ] = None,
     monitor: Annotated[
         bool, typer.Option("--monitor/--no-monitor", help="Also report which rules are active; slower for single rows.")
@@ -187,37 +188,46 @@ def export(
                 f"Cannot write '{output}': expected a name that ends in .onnx. Name a file such as model.onnx."
             )
         require_writable(output)
+        if data is not None:
+            require_table(data)
         loaded = load_model(model, require_certificate=require_certificate)
+        if data is not None and not loaded.specification_.rules:
+            raise ValueError("--data needs a model with rules: smle runs an exported file with its certificate only.")
         loaded.to_onnx(output, monitor=monitor, stacked=stacked)
         certificate = companion(output) if companion(output).is_file() else None
-        same = None if data is None or certificate is None else _same_labels(loaded, output, data)
+        found = {} if data is None else _compared(loaded, output, data)
         if as_json:
-            found = {"onnx": str(output), "certificate": None if certificate is None else str(certificate)}
-            print_json(found if same is None else {**found, "rows": same[1], "rows_with_the_same_labels": same[0]})
+            files = {"onnx": str(output), "certificate": None if certificate is None else str(certificate)}
+            print_json(files | found)
             return
         say(f"ONNX: {output}")
-        if same is not None:
-            say(f"{same[0]:,} of {same[1]:,} rows of {data} have the same labels in the folder and in the file.")
+        if "rows_with_the_same_labels" in found:
+            same = found["rows_with_the_same_labels"]
+            say(f"{same:,} of {found['rows']:,} rows of {data} have the same labels in the folder and in the file.")
+        if "largest_difference" in found:
+            name, apart = max(found["largest_difference"].items(), key=lambda item: item[1])
+            say(f"On {found['rows']:,} rows of {data}, folder and file differ by at most {apart:.2g} ('{name}').")
         if certificate is not None:
             say(f"Certificate: {certificate}")
             say(f"Check again: smle verify {quoted(output)}")
             say(f"  or: smle-check {quoted(output)}")
 
 
-def _same_labels(model: Any, path: Path, data: Path) -> tuple[int, int] | None:
-    """Return how many rows get the same labels from a model and its ONNX file, and how many rows there are."""
-    require_table(data)
+def _compared(model: Any, path: Path, data: Path) -> dict[str, Any]:
+    """Compare a model with its ONNX file: rows with the same labels and options, and how far numbers are apart."""
     from smle.export import load_onnx
-    from smle.rules import label_columns
+    from smle.platforms.answers import answer_table
+    from smle.rules import Number
     from smle.tables.table_files import read_chunks, text_columns
 
-    spec, same, rows = model.specification_, 0, 0
-    labels = label_columns(spec)
-    if not labels.any():
-        return None
-    names, exported = [name for name, own in zip(spec.targets, labels, strict=True) if own], load_onnx(path)
-    for chunk in read_chunks(data, text=text_columns(model.specification_, model.text_inputs)):
-        served = model.answer(chunk, "raise", count=False).served[:, labels] >= 0
-        same += int((served == (exported.predict(chunk)[names].to_numpy() == 1)).all(axis=1).sum())
-        rows += len(chunk)
-    return same, rows
+    spec, exported = model.specification_, load_onnx(path)
+    apart = {item.name: 0.0 for item in spec.outputs if isinstance(item, Number)}
+    labels, same, rows = [item.name for item in spec.outputs if item.name not in apart], 0, 0
+    for chunk in read_chunks(data, text=text_columns(spec, model.text_inputs)):
+        with data_named(data, chunk):
+            folder, file = (answer_table(each, chunk, out_of_domain="clip") for each in (model, exported))
+        rows, same = rows + len(chunk), same + int((folder[labels] == file[labels]).all(axis=1).sum())
+        for name, known in apart.items():
+            apart[name] = max(known, float((folder[name] - file[name]).abs().max()))
+    found = {"rows_with_the_same_labels": same} if labels else {"largest_difference": apart}
+    return {"rows": rows, **found}

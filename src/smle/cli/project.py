@@ -21,6 +21,7 @@ from smle.cli.app import (
     warn,
 )
 from smle.cli.places import Overwrite, require_model
+from smle.cli.settings import TrainSettings
 from smle_check.names import visible
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def project(
     data: Annotated[
         Path | None, typer.Option(help="CSV or Parquet file to fit the heads to, and to measure accuracy with.")
     ] = None,
-    test_share: Annotated[float, typer.Option(help="Share of the rows of --data held out to measure.")] = 0.2,
+    test_share: Annotated[
+        float | None, typer.Option(help="Share of the rows of --data held out to measure. \\[default: 0.2]")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -52,6 +55,9 @@ def project(
     Example: smle project model/ stricter.yaml -o stricter-model/ --data data.csv
     """
     with reported(as_json):
+        share = TrainSettings.read(None, (), {"test_share": test_share}).test_share
+        if data is None and test_share is not None:
+            raise ValueError("--test-share needs --data TABLE: a share of its rows is held out.")
         require_model(model)
         from smle.advice.examine import conflicts_explained
         from smle.cli.train import require_fitting, split
@@ -70,7 +76,7 @@ def project(
         if data is not None:
             table = read_table(data, text=text_columns(old.specification_, old.text_inputs) | text_columns(spec))
             require_fitting(spec, table, data)
-            X, test = split(table, test_share, 0)
+            X, test = split(table, share, 0)
             y = X[[item.name for item in spec.outputs]]
         with conflicts_explained(spec), counted("projecting"):
             new = project_model(old, spec, X=X, y=y)
@@ -92,9 +98,12 @@ def project(
         rows = [(name, _how(before.get(name)), _how(now.get(name))) for name in names]
         print_rows("Rules: the smallest margin, or what enforces them", ("rule", "before", "now"), rows)
         if scores:
-            say(f"Score on {scores['rows']} held-out rows: {scores['before']:.4f} before, {scores['after']:.4f} now.")
+            old_score, new_score = _shown(scores["before"]), _shown(scores["after"])
+            say(f"Score on {scores['rows']} held-out rows: {old_score} before, {new_score} now.")
             if scores["warning"]:
                 warn(scores["warning"])
+        elif data is not None:
+            say("No rows were held out, so accuracy was not measured.")
         say(f"Holds: every rule of {rules} is proved. Model: {output}")
 
 
@@ -106,6 +115,10 @@ def _score(model: SafeEstimator, X: Any, y: Any) -> float | None:
         return float(model.score(X, y))
     except DataError:
         return None
+
+
+def _shown(score: float | None) -> str:
+    return "unknown (rows lie outside the domain)" if score is None else f"{score:.4f}"
 
 
 def _by_rule(model: SafeEstimator) -> dict[str, list[Proved]]:

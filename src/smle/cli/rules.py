@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smle.cli.app import REFUTED, RULES, UNDECIDED, WRONG, Json, app, counted, data_named, note, print_json, reported
+from smle.cli.app import (
+    REFUTED,
+    RULES,
+    UNDECIDED,
+    WRONG,
+    Json,
+    app,
+    counted,
+    data_named,
+    note,
+    print_json,
+    quoted,
+    reported,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from smle.advice.diagnosis import Diagnosis
@@ -41,9 +54,16 @@ def rules(
     Example: smle rules --each bank.yaml hospital.yaml
     """
     with reported(as_json):
+        two = not each and files[0] == "diff" and len(files) == 3
+        for option, place in (("--data", data), ("-o", output)):
+            if place is not None and (each or two):
+                raise ValueError(
+                    f"{'--each' if each else 'diff'} takes no {option}. Run `smle rules FILE {option} {quoted(place)}` "
+                    "for one file at a time."
+                )
         if each:
-            _check_each([Path(file) for file in files])
-        elif files[0] == "diff" and len(files) == 3:
+            _check_each([Path(file) for file in files], as_json)
+        elif two:
             _compare(files[1], files[2], as_json)
         elif len(files) == 1:
             _diagnose(Path(files[0]), data, output, as_json)
@@ -77,13 +97,13 @@ def _diagnose(path: Path, data: Path | None, output: Path | None, as_json: bool)
     raise typer.Exit(_code(result))
 
 
-def _check_each(paths: list[Path]) -> None:
-    """Print a line for each file; exit with the worst code: wrong, refuted, undecided."""
+def _check_each(paths: list[Path], as_json: bool) -> None:
+    """Print a line for each file, or all as JSON; exit with the worst code: wrong, refuted, undecided."""
     from smle.advice.examine import diagnose
     from smle.errors import RuleError
     from smle.rules import Specification
 
-    codes = set()
+    found = []
     for path in paths:
         try:
             result = diagnose(Specification.from_file(path))
@@ -93,10 +113,14 @@ def _check_each(paths: list[Path]) -> None:
             code = _code(result)
             severe = [finding.text for finding in result.findings if finding.severe]
             text = "fine" if not code else severe[0] if severe else "undecided; `smle rules FILE` says what"
-        codes.add(code)
-        print(f"{path}: {text}")
-    if worst := next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0):
-        raise typer.Exit(worst)
+        found.append({"file": str(path), "exit_code": code, "reason": text})
+        if not as_json:
+            print(f"{path}: {text}")
+    codes = {item["exit_code"] for item in found}
+    worst = next((code for code in (WRONG, REFUTED, UNDECIDED) if code in codes), 0)
+    if as_json:
+        print_json({"files": found, "exit_code": worst})
+    raise typer.Exit(worst)
 
 
 def _code(result: Diagnosis) -> int:

@@ -20,7 +20,7 @@ def demo(
 
     Example: smle demo -o demo
     """
-    with reported():
+    with reported(as_json):
         from smle.demo import run_demo
         from smle.extras import require
         from smle.report.recorded import scores_of

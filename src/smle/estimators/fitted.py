@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from smle.certificates.document import Certificate
@@ -386,7 +386,9 @@ class ClassAnswers(ClassifierMixin, FittedModel):
         check_is_fitted(self, "description_")
         if isinstance(self._task, Options):
             return float(super().score(X, y, weight))
-        right = self.predict(X) == encode_numbers(self.specification_, y)
+        answers, truth = self.predict(X), check_array(encode_numbers(self.specification_, y))  # refuses no rows
+        check_consistent_length(answers, truth, weight)
+        right = answers == truth
         return float(np.average(of_row(right, axis=1), weights=weight))
 
     def _plain_task(self, spec: Specification, y: Any = None) -> LabelTask | Options:

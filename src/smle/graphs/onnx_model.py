@@ -220,6 +220,8 @@ class OnnxModel:
     def _answers(self, feed: dict[str, npt.NDArray[Any]], info: bool) -> dict[str, npt.NDArray[Any]]:
         """Run the graph; return its outputs by name."""
         items, more = self.specification_.outputs, ["active_rules"] if info else []
+        if not len(next(iter(feed.values()))):  # models inside may fail on no rows
+            return dict.fromkeys([*(item.name for item in items), *more], np.empty((0, 1)))
         labels = [item.name for item in items if isinstance(item, Label)]
         stacked = self.result_.interface.stacked
         tensors = [STACKED, *([LABELS] if labels else [])] if stacked else [item.name for item in items]

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smle.errors import DataError
 from smle.monitor.corrections import WAYS
 from smle.monitor.usage import Usage
 from smle.rules import Categorical, Specification
@@ -81,7 +82,14 @@ def compare(
 
     Differences of shares up to `tolerance` are called `small`. Without any change, something is called changed at most
     with probability `false_alarms`.
+
+    Raises:
+        DataError: If either counted no rows.
     """
+    for when, usage in (("in training", training), ("now", now)):
+        if not usage.rows:
+            aside = f" ({usage.set_aside:,} were set aside: model.without_bad_rows(table) says why)"
+            raise DataError(f"Expected rows to compare. Got none {when}{aside if usage.set_aside else ''}.")
     found = [*_tested(training, now, spec)]  # each with the p of its test alone, None if nothing could differ
     alone = [change.p for change in found if change.p is not None]
     joint = iter(_holm(alone))

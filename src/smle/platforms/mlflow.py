@@ -7,11 +7,14 @@ columns before the model sees them.
 from __future__ import annotations
 
 import tempfile
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smle import __version__
+from smle.errors import ModelFormatError, NotCertifiedError
+from smle.export import OnnxModel
 from smle.extras import require
 from smle.platforms.answers import answer_table, certified, output_types, place_of, read_columns
 from smle.rules import Categorical
@@ -36,6 +39,7 @@ def save_model(model: Any, path: str | PathLike[str], **options: Any) -> None:
 
     Raises:
         CertificateError: If the checker rejects the certificate.
+        ModelFormatError: If the model is an exported ONNX file.
         NotCertifiedError: If there is none.
     """
     with tempfile.TemporaryDirectory() as place:
@@ -56,6 +60,12 @@ def load_model(uri: str) -> Any:
 def _arguments(model: Any, place: Path, options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, str | PathLike):
         model = certified(place_of(model))
+    if isinstance(model, OnnxModel):
+        raise ModelFormatError(
+            "MLflow takes a model or its folder. Got an exported ONNX file: pass the folder that it was exported from."
+        )
+    if model.certificate_ is None:
+        raise NotCertifiedError("MLflow takes certified models. Got one without rules, about which nothing is proved.")
     model.save(place)
     made = {"signature": signature(model), "pip_requirements": [requirement(model)]}
     options = {"input_example": input_example(model), **made, **options}
@@ -93,10 +103,10 @@ def input_example(model: Any) -> pd.DataFrame | None:
     for item in model.specification_.inputs:
         if isinstance(item, Categorical):
             row[item.name] = item.categories[0]
-        elif item.integer:
-            row[item.name] = int((item.lower + item.upper) // 2)
         else:
-            row[item.name] = float((item.lower + item.upper) / 2)
+            middle, step = (item.lower + item.upper) / 2, Fraction(1) if item.integer else item.step
+            value = middle if step is None else round(middle / step) * step
+            row[item.name] = int(value) if item.integer else float(value)
     frame = pd.DataFrame([row])
     return frame.astype({name: float for name in frame.columns if kinds[name] == "number"})
 

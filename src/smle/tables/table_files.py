@@ -50,6 +50,11 @@ _OTHER_KINDS = {
         (".feather", ".arrow", ".orc"), "Read it with pandas, and save it as Parquet or pass the table in Python."
     ),
 }
+_KINDS = {
+    b"\x1f\x8b": "a file packed by gzip: name it *.csv.gz",
+    b"PAR1": "Parquet: rename the file",
+    b"PK\x03\x04": "a zip archive, perhaps a spreadsheet: unpack it, or save the sheet as CSV",
+}  # by the first bytes
 _BAD_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
 # Texts that usually mean a missing value. In a column of names they may be names: Namibia's code is NA.
 _MISSING = frozenset(
@@ -218,10 +223,14 @@ def _widths(place: Path, separator: str) -> Iterator[int]:
             raise DataError(f"{place}: not readable as a table of separated values ({error}).") from None
 
 
+def _opened(place: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.open(place) if place.suffix.lower() == ".gz" else place.open("rb")
+
+
 @contextmanager
 def _text_of(place: Path) -> Iterator[TextIO]:
     """Open a file as text: in UTF-8, or in UTF-16 if a byte order mark says so."""
-    with gzip.open(place) if place.suffix == ".gz" else place.open("rb") as raw:
+    with _opened(place) as raw:
         encoding = "utf-16" if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
         raw.seek(0)
         with io.TextIOWrapper(raw, encoding=encoding, newline="") as text:
@@ -273,7 +282,12 @@ def _header(place: Path) -> tuple[str, list[str], str]:
 
 
 def _no_text(place: Path) -> DataError:
-    return DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got something else.")
+    with _opened(place) as raw:
+        start = raw.read(8)
+    kind = next(
+        (kind for begin, kind in _KINDS.items() if start.startswith(begin)), f"a file that begins with {start!r}"
+    )
+    return DataError(f"{place}: expected text (CSV), or Parquet in a file named *.parquet. Got {kind}.")
 
 
 def _other_encoding(place: Path, error: UnicodeDecodeError) -> DataError:
