@@ -224,10 +224,12 @@ def trace(
     """
     with reported():
         from studies.experiments.figures import draw_projections, picture
-        from studies.experiments.methods import Job, trained
+        from studies.experiments.methods import Job, load_task, seed_of, settings_for, train_papers
 
         place = None if data_dir is None else str(data_dir)
-        _, history = trained(Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place))
+        job = Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place)
+        data = load_task(job)
+        _, history = train_papers(data, settings_for(job, data), seed_of(job))
         figure = draw_projections(history, title=f"{task}, preset {preset}")
         output.write_bytes(picture(figure, output.suffix.removeprefix(".")))
         out.print(

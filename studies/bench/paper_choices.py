@@ -14,12 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from smle import correct
-from smle.heads.box.network.assurance import certify
 from studies.experiments import methods
-from studies.experiments.networks import train_plain, train_safe
 from studies.experiments.paper_network import OPTIONS, PaperChoices
 from studies.experiments.presets import choices_of, chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
@@ -100,37 +96,26 @@ def solve(job: ChoiceJob) -> list[dict[str, Any]]:
     """Train one network and judge it; one that takes too long has a row without a score."""
     plain = methods.Job(job.benchmark, job.task, "published", "main", job.seed, job.quick, job.data_dir)
     task = methods.load_task(plain)
-    train = _default if job.variant == "default" else _papers
     found: dict[str, Any] = {"task": job.task, "variant": job.variant}
     started = time.process_time()
     try:
         with within(LIMIT):
-            network, facts = train(job, task, methods.seed_of(plain))
+            trained = _trained(job, task, methods.seed_of(plain))
     except TimeoutError:
         return [{**found, "stopped": f"stopped after {LIMIT:.0f} s"}]
-    found |= {"stopped": "", "cpu_train": time.process_time() - started, **facts}
-    outputs = methods.answers(network, task.X_test)
+    found |= {"stopped": "", **trained.facts, "cpu_train": time.process_time() - started}
+    outputs = trained.outputs(task.X_test).astype(np.float64)
     return [found | {f"score_{kind}": task.score(outputs, kind=kind) for kind in ("averaged", "pooled")}]
 
 
-def _papers(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Train the paper's network with one choice turned."""
-    settings = chosen(job.benchmark, _turned(job.benchmark, job.variant), task.X.shape[1], task.y.shape[1])
-    settings = shortened(settings) if job.quick else settings
-    enforcement = settings.enforcement()
-    network, history = train_safe(task, settings, methods.enforced_targets(task), enforcement, seed=seed)
-    certify(network).check()
-    facts = methods.projections(history, enforcement.final)
-    return network.eval(), {"crossed": methods.crossed(network, task.X_test), **facts}
-
-
-def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Train a plain network and put the head of rules behind it."""
+def _trained(job: ChoiceJob, task: Task, seed: int) -> methods.Trained:
+    """Train the paper's network with one choice turned, or our default."""
     inputs, outputs = task.X.shape[1], task.y.shape[1]
-    settings = settings_of(job.benchmark, "best", inputs=inputs, outputs=outputs, quick=job.quick)
-    network = correct(train_plain(task, settings, task.y, seed=seed)[0], task.specification, task.X).eval()
-    network.certificate_.check()
-    return network, {}
+    if job.variant == "default":
+        settings = settings_of(job.benchmark, "best", inputs=inputs, outputs=outputs, quick=job.quick)
+        return methods.corrected(task, methods.train_plainly(task, settings, task.y, seed))
+    settings = chosen(job.benchmark, _turned(job.benchmark, job.variant), inputs, outputs)
+    return methods.train_papers(task, shortened(settings) if job.quick else settings, seed)[0]
 
 
 def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:

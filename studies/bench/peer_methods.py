@@ -11,7 +11,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle import correct
-from smle.heads.box.network.assurance import certify
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.networks.safe_network import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.rules import Specification
 from smle.training.loop import train
 from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
-from studies.experiments.methods import enforced_targets, moved, targets_of
-from studies.experiments.networks import Settings, train_plain, train_safe
+from studies.experiments.methods import Trained, corrected, postprocessed, train_papers, train_plainly
+from studies.experiments.networks import Settings, train_plain
 from studies.experiments.presets import settings_of
-from studies.experiments.tasks import Array
 from studies.harness import asked, interleaved, keep_memory, quietly
 from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
@@ -57,29 +54,6 @@ GUARANTEES = {
 METHODS = tuple(GUARANTEES)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained method.
-
-    * `answer(x)`: from float32 inputs (rows, d) to outputs, as it is deployed; what is timed.
-    * `module`: what would be exported to ONNX; None if an answer is more than a network.
-    * `seconds`: processor time of training; `epochs` that it was spent on.
-    """
-
-    answer: Callable[[Tensor], Any]
-    module: nn.Module | None
-    seconds: float
-    epochs: int
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def outputs(self, X: FloatArray) -> FloatArray:
-        """Return the outputs in the format in which the method gives them."""
-        with torch.inference_mode():
-            y = self.answer(torch.tensor(X, dtype=torch.float32))
-        found: FloatArray = y.numpy() if isinstance(y, Tensor) else np.asarray(y)
-        return found
-
-
 def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
     """Train a method.
 
@@ -92,32 +66,17 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
         case.settings.options, max_epochs=epochs, patience=None, schedule="cosine", warmup_epochs=0, keep="best"
     )
     settings = replace(case.settings, options=options)
-    if method == "plain":
-        return _plain(case, settings, case.task.y, seed)
-    if method == "preprocess":
-        start = time.process_time()
-        targets = enforced_targets(case.task)
-        before = time.process_time() - start
-        found = _plain(case, settings, targets, seed)
-        return replace(found, seconds=found.seconds + before)
+    if method == "smle, paper preset":
+        return train_papers(case.task, _preset(case, settings), seed)[0]
+    if method not in ("plain", "preprocess", "postprocess (MAP)", "smle"):
+        return _layered(method, case, settings, seed)
+    plain = train_plainly(case.task, settings, None if method == "preprocess" else case.task.y, seed)
     if method == "postprocess (MAP)":
-        found = _plain(case, settings, case.task.y, seed)
-        answer = found.answer
-        return replace(found, answer=lambda x: moved(case.task, x.numpy(), answer(x).numpy()), module=None)
+        return postprocessed(case.task, plain)
     if method == "smle":
-        return _corrected(case, settings, seed)
-    if method.startswith("smle"):
-        return _learned(case, _preset(case, settings), seed)
-    return _layered(method, case, settings, seed)
-
-
-# --- with a layer, or none
-
-
-def _plain(case: Case, settings: Settings, targets: Array, seed: int) -> Trained:
-    start = time.process_time()
-    network, epochs = train_plain(case.task, settings, targets, seed=seed)
-    return Trained(network, network, time.process_time() - start, epochs)
+        return corrected(case.task, plain)
+    assert plain.module is not None
+    return replace(plain, answer=plain.module)  # called as the other modules are
 
 
 def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
@@ -154,12 +113,9 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
         network, X[:count], y[:count], loss=loss, options=options, seed=seed, title="peer",
         validation=(X[count:], y[count:]),
     )  # fmt: skip
-    seconds = time.process_time() - start
+    facts = {"cpu_train": time.process_time() - start, "epochs": len(history.loss)}
     network.fold()
-    return Trained(network, network, seconds, len(history.loss))
-
-
-# --- safe networks
+    return Trained(network, facts, network, rounded=True)
 
 
 def _preset(case: Case, shared: Settings) -> Settings:
@@ -173,29 +129,6 @@ def _preset(case: Case, shared: Settings) -> Settings:
     # Bounds that move with the inputs where the rules do, and a gate: no single g obeys the rules of doses for all x.
     choices = replace(paper.choices, gate=paper.choices.gate or moves)
     return replace(paper, backbone=shared.backbone, options=options, linear=paper.linear or moves, choices=choices)
-
-
-def _corrected(case: Case, settings: Settings, seed: int) -> Trained:
-    """Train the plain network, and put the certified head of the rules behind it: the default of the estimators."""
-    plain = _plain(case, settings, case.task.y, seed)
-    assert plain.module is not None
-    start = time.process_time()
-    network: SafeNetwork = correct(plain.module, case.task.specification, case.task.X)
-    proved = network.eval().certificate_.check()
-    facts = {"statements": len(proved), "proof_seconds": time.process_time() - start}
-    return Trained(network, network, plain.seconds, plain.epochs, facts)
-
-
-def _learned(case: Case, settings: Settings, seed: int) -> Trained:
-    start = time.process_time()
-    task = case.task
-    network, history = train_safe(task, settings, targets_of(task, settings), settings.enforcement(), seed=seed)
-    seconds = time.process_time() - start
-    proved = certify(network).check()
-    return Trained(
-        network.eval(), network, seconds, len(history.loss),
-        {"statements": len(proved), "proof_seconds": time.process_time() - start - seconds},
-    )  # fmt: skip
 
 
 # --- jobs
@@ -268,11 +201,7 @@ def _measured(trained: Trained, case: Case, judge: Judge, border: FloatArray) ->
     task = case.task
     X = task.X_test.astype(np.float32)
     answers = trained.outputs(X)
-    row: dict[str, Any] = {
-        "score": task.score(answers.astype(np.float64)),
-        "seconds_train": trained.seconds,
-        "epochs": trained.epochs,
-    }
+    row: dict[str, Any] = {"score": task.score(answers.astype(np.float64))}
     worst = 0.0
     for where, points, outputs in (("test", X, answers), ("border", border, trained.outputs(border))):
         judgment = judge.judge(points, outputs.astype(np.float32))

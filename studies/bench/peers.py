@@ -78,8 +78,8 @@ def _by_seed(rows: Rows, field: str) -> dict[int, float]:
 
 def _training(rows: Rows, every: Rows) -> float:
     """Return the cost of an epoch against the plain network's, the median over tasks and seeds."""
-    plain = {(row["task"], row["seed"]): row["seconds_train"] / row["epochs"] for row in _done(every, "plain")}
-    ratios = [row["seconds_train"] / row["epochs"] / plain[row["task"], row["seed"]] for row in rows]
+    plain = {(row["task"], row["seed"]): row["cpu_train"] / row["epochs"] for row in _done(every, "plain")}
+    ratios = [row["cpu_train"] / row["epochs"] / plain[row["task"], row["seed"]] for row in rows]
     return float(np.median(ratios))
 
 

@@ -133,7 +133,7 @@ def test_quick_run_writes_all_files_and_certified_networks_never_violate(tmp_pat
 def fake(method: str, seed: int, score: float, **more: object) -> dict[str, object]:
     row: dict[str, object] = {
         "task": "t", "kind": "synthetic", "standin": False, "metric": "r2", "seed": seed, "method": method,
-        "status": "done", "score": score, "seconds_train": 2.0, "epochs": 2, "worst": 0.0,
+        "status": "done", "score": score, "cpu_train": 2.0, "epochs": 2, "worst": 0.0,
         "violations_test": 0.0, "violations_border": 0.0,
     }  # fmt: skip
     return row | {f"ratio_{batch}": 1.0 for batch in (1, 256, 8192)} | more
@@ -141,7 +141,7 @@ def fake(method: str, seed: int, score: float, **more: object) -> dict[str, obje
 
 def test_a_peer_that_is_better_is_said_to_be() -> None:
     rows = [fake("plain", s, 0.5) for s in range(3)]
-    rows += [fake("RAYEN", s, 0.9 + s / 1000, seconds_train=1.0) for s in range(3)]
+    rows += [fake("RAYEN", s, 0.9 + s / 1000, cpu_train=1.0) for s in range(3)]
     rows += [fake("smle", s, 0.8 + s / 1000, ratio_256=2.0) for s in range(3)]
     lines = {str(line[0]): line[-1] for line in peers._summary("synthetic", rows).rows}
     assert lines["RAYEN"] == "accuracy (+0.100), training cost, answers at batch 256"
