@@ -293,8 +293,8 @@ class BenchResult:
         return json.dumps(asdict(self), indent=1, default=_plain, allow_nan=False) + "\n"
 
 
-Measure = Callable[[bool, dict[str, bool]], Iterable[Table]]
-"""(quick, place for requirements and whether they are met) -> tables."""
+Measure = Callable[..., Iterable[Table]]
+"""(quick, place for requirements and whether they are met, options of its own) -> tables."""
 
 
 def bench(title: str, *, default_threads: bool = False) -> Callable[[Measure], Callable[..., BenchResult]]:
@@ -302,11 +302,11 @@ def bench(title: str, *, default_threads: bool = False) -> Callable[[Measure], C
 
     def made(measure: Measure) -> Callable[..., BenchResult]:
         @functools.wraps(measure)
-        def run(quick: bool = False) -> BenchResult:
+        def run(quick: bool = False, **options: Any) -> BenchResult:
             passed: dict[str, bool] = {}
             keep_memory()
             with contextlib.nullcontext() if default_threads else one_thread():
-                tables = tuple(measure(quick, passed))
+                tables = tuple(measure(quick, passed, **options))
             return BenchResult(measure.__module__.rpartition(".")[2], title, tables, passed, quick)
 
         return run

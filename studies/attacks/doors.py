@@ -12,21 +12,20 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from smle.certificates.document import Certificate
-from smle.extras import require
 from smle.graphs.certified_files import companion, write_onnx
-from smle.graphs.head_graph import certified_program, graph_model, interface_of
-from smle.heads.grid.grid_onnx import grid_proposals
-from smle.heads.rules.rules_onnx import proposals_of
+from smle.graphs.head_graph import interface_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.folders import weights_of
 from smle.nn import SafeNetwork
@@ -42,7 +41,6 @@ from studies.attacks.points import (
     Drawn,
     Float,
     Messages,
-    Serve,
     Shaped,
     batch_of,
     chunks,
@@ -52,7 +50,7 @@ from studies.attacks.points import (
 )
 from studies.attacks.subjects import Subject
 from studies.harness import quietly
-from tests.support.exported import accepted, feed, resealed, session
+from tests.support.exported import accepted, feed, model_of, resealed, session
 from tests.support.runtimes import Case
 from tests.support.written_again import ORDERS, written_again
 
@@ -161,31 +159,31 @@ class Passes(nn.Module):
         return answers
 
 
-def _quiet(context: Callable[[], Any]) -> Mode:
+def _in(context: Callable[[Any], Any], dtype: torch.dtype | None = None) -> Mode:
+    """Serve inside of a context of the network; with a format answers are in it, and wait for a gradient."""
+
     def run(network: Any, x: Tensor, z: Tensor) -> Any:
-        with context():
-            return network(x, z)
+        with context(network):
+            return network(x, z if dtype is None else z.to(dtype, copy=True).requires_grad_())
 
     return run
 
 
-def _in_format(dtype: torch.dtype) -> Mode:
-    return lambda network, x, z: network(x, z.to(dtype, copy=True).requires_grad_())
-
-
-def _training(network: Any, x: Tensor, z: Tensor) -> Any:
+@contextmanager
+def _training(network: Any) -> Iterator[None]:
     network.train()
     try:
         with torch.no_grad():
-            return network(x, z)
+            yield
     finally:
         network.eval()
 
 
-def _by_default(network: Any, x: Tensor, z: Tensor) -> Any:
+@contextmanager
+def _by_default(network: Any) -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     try:
-        return network(x, z.clone().requires_grad_())
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -206,41 +204,32 @@ def _compiled(network: Any, x: Tensor, z: Tensor) -> Any:
     return function(x, z.clone().requires_grad_())
 
 
-def _pushed(network: Any, x: Tensor, z: Tensor) -> Any:
-    return torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0]
-
-
-def _hooked(network: Any, x: Tensor, z: Tensor) -> Any:
-    handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
-    try:
-        return network(x, z.clone().requires_grad_())
-    finally:
-        handle.remove()
-
-
 def _threaded(network: Any, x: Tensor, z: Tensor) -> Any:
     with ThreadPoolExecutor(_THREADS) as pool:
         return torch.cat(list(pool.map(network, x.chunk(_THREADS), z.chunk(_THREADS))))
 
 
 MODES: dict[str, Mode] = {
-    "gradients": _in_format(torch.float32),
-    "no_grad": _quiet(torch.no_grad),
-    "inference mode": _quiet(torch.inference_mode),
-    "autocast": _quiet(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
-    "no mode": _quiet(nullcontext),
-    "training mode, no_grad": _training,
-    "answers in float64": _in_format(torch.float64),
-    "answers in half": _in_format(torch.float16),
-    "answers in bfloat16": _in_format(torch.bfloat16),
-    "float64 by default": _by_default,
+    "gradients": _in(nullcontext, torch.float32),
+    "no_grad": _in(lambda network: torch.no_grad()),
+    "inference mode": _in(lambda network: torch.inference_mode()),
+    "autocast": _in(lambda network: torch.autocast("cpu", dtype=torch.bfloat16)),
+    "no mode": _in(nullcontext),
+    "training mode, no_grad": _in(_training),
+    "answers in float64": _in(nullcontext, torch.float64),
+    "answers in half": _in(nullcontext, torch.float16),
+    "answers in bfloat16": _in(nullcontext, torch.bfloat16),
+    "float64 by default": _in(_by_default, torch.float32),
     "make_fx": lambda network, x, z: make_fx(network)(x.flip(0), z.flip(0))(x, z),
     "export": _exported,
     "compile": _compiled,
     "vmap": lambda network, x, z: torch.func.vmap(network)(x[:, None], z[:, None])[:, 0],
     "vjp": lambda network, x, z: torch.func.vjp(lambda answers: network(x, answers), z)[0],
-    "jvp": _pushed,
-    "hooks for all modules": _hooked,
+    "jvp": lambda network, x, z: torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0],
+    "hooks for all modules": _in(
+        lambda network: nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None),
+        torch.float32,
+    ),
     "threads": _threaded,
 }
 
@@ -290,16 +279,12 @@ def in_modes(
 
 def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = False, stacked: bool = False) -> bytes:
     """Return a certified head as an ONNX file that takes what the model computes as an input."""
-    onnx = require("onnx", "ONNX export")
-    tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
-    width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
+    width = certificate.tensors["bounds.lower"].shape[0] if "bounds.lower" in certificate.tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"], stacked=stacked)
-    proposals = grid_proposals if "grid.numerator" in tensors else proposals_of
-    nodes, count = proposals(certificate) if "check.scale" in tensors else ([], 1)
-    program = certified_program(interface, certificate, tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
-    data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles, nodes).SerializeToString()
+    record = ModelRecord({}, {}, spec.to_yaml(), certificate)
+    data: bytes = model_of(
+        spec, record, Backbone([], [], [value]), monitor=monitor, stacked=stacked
+    ).SerializeToString()
     return data
 
 
@@ -316,10 +301,9 @@ def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Arr
     return np.asarray(together if good else np.full((rows, columns), np.nan), dtype=np.float32)
 
 
-def _session(spec: Specification, data: bytes, level: str, threads: int, stacked: bool) -> Serve:
-    """Return an exported head in onnxruntime, at a level of optimization. Features are float32 there."""
-    running, names = session(data, threads, level=level), [STACKED] if stacked else columns_of(spec)
-    return lambda X, Z: np.concatenate(running.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
+def _run(running: Any, names: list[str], spec: Specification, X: Array, Z: Array) -> Array:
+    """Ask an exported head. Features are float32 there."""
+    return np.concatenate(running.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
 
 
 def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
@@ -332,7 +316,8 @@ def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
     for level, threads, monitor, batch, share in settings:
         stacked = not monitor and not any(isinstance(item, Choice) for item in attacker.spec.outputs)
         data = head_file(attacker.spec, attacker.subject.certificate, monitor=monitor, stacked=stacked)
-        serve = _session(attacker.spec, data, level, threads, stacked)
+        running, names = session(data, threads, level=level), [STACKED] if stacked else columns_of(attacker.spec)
+        serve = partial(_run, running, names, attacker.spec)
         for size, _ in chunks(max(8, int(share * count)), attacker.chunk):
             X, Z = attacker.mixture(size, np.float32)
             yield Batch(
@@ -370,43 +355,20 @@ def versions(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 # --- backbones that return another number of rows than they are given
 
-Hostile = Callable[[Any, Array, str, str], tuple[list[Any], list[Any]]]
-"""(onnx, values (64, n), honest embedding, name to make) -> nodes, initializers."""
-
-
-def _fixed(*rows: int) -> Hostile:
-    def make(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-        part = values[: rows[0]] if rows else values[0]
-        stored = onnx.numpy_helper.from_array(np.ascontiguousarray(part), "backbone/fixed")
-        return [onnx.helper.make_node("Identity", ["backbone/fixed"], [name])], [stored]
-
-    return make
-
-
-def _one_more(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    stored = onnx.numpy_helper.from_array(values[:1], "backbone/row")
-    return [onnx.helper.make_node("Concat", ["backbone/row", honest], [name], axis=0)], [stored]
-
-
-def _one_less(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    ends = [onnx.numpy_helper.from_array(np.array([v]), f"backbone/{k}") for k, v in (("one", 1), ("end", 1 << 40))]
-    return [onnx.helper.make_node("Slice", [honest, "backbone/one", "backbone/end"], [name])], ends
-
-
-def _one_axis_more(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    axes = onnx.numpy_helper.from_array(np.array([1]), "backbone/axes")
-    return [onnx.helper.make_node("Unsqueeze", [honest, "backbone/axes"], [name])], [axes]
-
-
-def _transposed(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    return [onnx.helper.make_node("Transpose", [honest], [name])], []
-
+Hostile = tuple[str, Callable[[Array], list[Any]], dict[str, int]]
+"""An operator, its inputs as a function of values (64, n), None for the honest embedding, and its attributes."""
 
 HOSTILE: dict[str, Hostile] = {
-    "two rows": _fixed(2), "one row": _fixed(1), "no axis of rows": _fixed(), "64 rows": _fixed(64),
-    "no rows": _fixed(0), "one row more": _one_more, "one row less": _one_less, "one axis more": _one_axis_more,
-    "rows and columns swapped": _transposed,
-}  # fmt: skip
+    "two rows": ("Identity", lambda values: [values[:2]], {}),
+    "one row": ("Identity", lambda values: [values[:1]], {}),
+    "no axis of rows": ("Identity", lambda values: [values[0]], {}),
+    "64 rows": ("Identity", lambda values: [values], {}),
+    "no rows": ("Identity", lambda values: [values[:0]], {}),
+    "one row more": ("Concat", lambda values: [values[:1], None], {"axis": 0}),
+    "one row less": ("Slice", lambda values: [None, np.array([1]), np.array([1 << 40])], {}),
+    "one axis more": ("Unsqueeze", lambda values: [None, np.array([1])], {}),
+    "rows and columns swapped": ("Transpose", lambda values: [None], {}),
+}
 
 
 def wrong_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
@@ -443,16 +405,20 @@ def exported(subject: Subject) -> tuple[bytes, bytes]:
 
 
 def spoiled(data: bytes, hostile: Hostile, values: Array) -> bytes:
-    """Return the file with hostile nodes between the backbone and the name under which the head reads it."""
-    onnx = require("onnx", "ONNX export")
+    """Return the file with a hostile node between the backbone and the name under which the head reads it."""
     model = onnx.load_from_string(data)
     nodes = list(model.graph.node)
     at = next(i for i, node in enumerate(nodes) if EMBEDDING in node.output)
     nodes[at].output[0] = "backbone/honest"
-    made, constants = hostile(onnx, values, "backbone/honest", EMBEDDING)
+    operator, inputs_of, attributes = hostile
+    names = []
+    for i, value in enumerate(inputs_of(values)):
+        names.append("backbone/honest" if value is None else f"backbone/hostile{i}")
+        if value is not None:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), names[-1]))
     del model.graph.node[:]
-    model.graph.node.extend([*nodes[: at + 1], *made, *nodes[at + 1 :]])
-    model.graph.initializer.extend(constants)
+    made = onnx.helper.make_node(operator, names, [EMBEDDING], **attributes)
+    model.graph.node.extend([*nodes[: at + 1], made, *nodes[at + 1 :]])
     result: bytes = model.SerializeToString(deterministic=True)
     return result
 

@@ -6,9 +6,8 @@ beside our default.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from studies.experiments import methods
 from studies.experiments.paper_network import OPTIONS, PaperChoices
 from studies.experiments.presets import choices_of, chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
-from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task
-from studies.harness import BenchResult, Table, within
+from studies.harness import Table, bench, within
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "synthetic": tuple(f"n{n}-{task}-P4" for n in (2, 4, 8) for task in ("easy", "medium", "hard")),
@@ -118,17 +116,22 @@ def _trained(job: ChoiceJob, task: Task, seed: int) -> methods.Trained:
     return methods.train_papers(task, shortened(settings) if job.quick else settings, seed)[0]
 
 
-def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
-    """Train the base and every variant on every task; `quick`: two small tasks, few epochs, stand-in data.
-
-    Args:
-        quick: Small.
-        jobs: Jobs at a time.
-        folder: Folder of single results; a run goes on where one stopped.
-    """
+@bench("Choices of the paper, one at a time", default_threads=True)
+def run(quick: bool, passed: dict[str, bool], jobs: int = 1, folder: str | Path | None = None) -> Iterable[Table]:
+    """Train the base and every variant on every task; `quick`: two small tasks, few epochs, stand-in data."""
     wanted = jobs_of(quick=quick)
-    with tempfile.TemporaryDirectory() as temporary:
-        return result(run_jobs(wanted, solve, folder=folder or temporary, n_jobs=jobs).outcomes, wanted, quick=quick)
+    found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for outcome in run_jobs(wanted, solve, folder=folder, n_jobs=jobs).outcomes:
+        job = outcome.job
+        row = {"stopped": _UNPROVED} if outcome.failed else {"stopped": "", **outcome.rows[0]}
+        found[job["benchmark"], job["variant"], job["task"]] = row
+    unproved = [key for key, row in found.items() if row["stopped"] == _UNPROVED]
+    late = sum(bool(row["stopped"]) for row in found.values()) - len(unproved)
+    passed[f"all {len(wanted)} networks are trained ({len(found)})"] = len(found) == len(wanted)
+    passed[
+        f"all that end in a minute ({late} do not) are certified, but for a linear cost ({len(unproved)} are not)"
+    ] = all(variant == "cost" for _, variant, _ in unproved)
+    return (*(_effects(benchmark, found) for benchmark in VARIANTS), _cheaper(found))
 
 
 def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
@@ -140,33 +143,8 @@ def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
         for sample, chosen_variants in ((TASKS, first), (FEW, rest))
         for benchmark, variants in chosen_variants.items()
         for variant in variants
-        for task in _tasks(benchmark, sample, quick)
+        for task in (methods.task_keys(benchmark, quick=True)[:1] if quick else sample[benchmark])
     ]
-
-
-def result(outcomes: Sequence[Outcome], wanted: Sequence[ChoiceJob], *, quick: bool = False) -> BenchResult:
-    """Return the tables of what has ended, all of what was wanted or not."""
-    found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
-    for outcome in outcomes:
-        job = outcome.job
-        row = {"stopped": _UNPROVED} if outcome.failed else {"stopped": "", **outcome.rows[0]}
-        found[job["benchmark"], job["variant"], job["task"]] = row
-    unproved = [key for key, row in found.items() if row["stopped"] == _UNPROVED]
-    late = sum(bool(row["stopped"]) for row in found.values()) - len(unproved)
-    tables = (*(_effects(benchmark, found) for benchmark in VARIANTS), _cheaper(found))
-    passed = {
-        f"all {len(wanted)} networks are trained ({len(found)})": len(found) == len(wanted),
-        f"all that end in a minute ({late} do not) are certified, but for a linear cost ({len(unproved)} are not)": all(
-            variant == "cost" for _, variant, _ in unproved
-        ),
-    }
-    return BenchResult("paper_choices", "Choices of the paper, one at a time", tables, passed=passed, quick=quick)
-
-
-def _tasks(benchmark: str, sample: Mapping[str, tuple[str, ...]], quick: bool) -> tuple[str, ...]:
-    if quick:
-        return tuple(methods.task_keys(benchmark, quick=True)[:1])
-    return sample[benchmark]
 
 
 Found = Mapping[tuple[str, str, str], Mapping[str, Any]]

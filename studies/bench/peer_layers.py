@@ -79,10 +79,8 @@ class FloatGate(nn.Module):
         return inside
 
 
-def task_names(*, quick: bool) -> list[str]:
+def task_names() -> list[str]:
     """Return the tasks of a run: the data sets if SMLE_DATA names their folder, else generated stand-ins."""
-    if quick:
-        return ["quick"]
     labels = _CLASSIFICATION if os.environ.get("SMLE_DATA") else _STANDINS
     return [*_SYNTHETIC, *labels, "insulin"]
 

@@ -15,19 +15,14 @@ import numpy as np
 from studies.bench.peer_env import PEERS, prepare
 from studies.bench.peer_layers import task_names
 from studies.bench.peer_methods import BATCHES, GUARANTEES, METHODS, PeerJob, solve
-from studies.experiments.runner import Results, solve_all
-from studies.harness import BenchResult, Table, mean_interval
+from studies.experiments.runner import solve_all
+from studies.harness import Table, bench, mean_interval
 
 Rows = list[dict[str, Any]]
 
 _SEEDS, _EPOCHS, _BORDER = 5, 20, 1000
 _TIMED = ("n4-hard-P6", "CHD-49-0.3", "Standin-0.3", "insulin")
-_PACKAGED = {
-    "projection layer (cvxpylayers)": "cvxpylayers",
-    "Pi-net": "pinet-hcnn",
-    "RAYEN": "rayen",
-    "PiShield": "pishield",
-}
+_PACKAGED = ("projection layer (cvxpylayers)", "Pi-net", "RAYEN", "PiShield")
 _OURS, _LEVEL = "smle", 0.0005
 _TITLES = {
     "synthetic": "The paper's synthetic tasks: linear rules on part of the inputs",
@@ -36,31 +31,29 @@ _TITLES = {
 }
 
 
-def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
+@bench("Peers: other methods on the same tasks", default_threads=True)
+def run(quick: bool, passed: dict[str, bool], jobs: int = 1, folder: str | Path | None = None) -> Iterable[Table]:
     """Compare all methods; `quick`: one small task, methods that need no installation.
 
     Raises:
         TrainingError: If a job failed as a whole.
     """
+    installed: dict[str, str] = {}
     if quick:
         methods = tuple(name for name in METHODS if name not in _PACKAGED)
-        return _result(solve_all([PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)], solve, folder), {}, quick=True)
-    installed = prepare()
-    wanted = [
-        PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
-        for seed in range(_SEEDS)
-        for task in task_names(quick=False)
-    ]
-    return _result(solve_all(wanted, solve, folder, n_jobs=jobs), installed, quick=False)
-
-
-def _result(results: Results, installed: dict[str, str], *, quick: bool) -> BenchResult:
-    rows = results.rows
+        wanted = [PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)]
+    else:
+        installed = prepare()
+        wanted = [
+            PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
+            for seed in range(_SEEDS)
+            for task in task_names()
+        ]
+    rows = solve_all(wanted, solve, folder, n_jobs=jobs).rows
+    passed |= _passed(rows)
     kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
-    tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
-    tables += [_by_task(rows), _installs(installed)]
-    title = "Peers: other methods on the same tasks"
-    return BenchResult("peers", title, tuple(tables), passed=_passed(rows), quick=quick)
+    summaries = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
+    return (*summaries, _by_task(rows), _installs(installed))
 
 
 # --- statistics

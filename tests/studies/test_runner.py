@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pytest
 
@@ -214,9 +216,15 @@ def test_a_dead_worker_ends_the_run_with_advice(tmp_path):
 
 
 def test_a_job_that_the_cluster_lost_is_a_failure(tmp_path, monkeypatch):
-    def losing(call, payloads, n_jobs, address):
-        for payload in payloads:
-            yield payload, ConnectionError("worker gone") if payload[0].name == "job1" else call(payload)
+    @contextmanager
+    def losing(workers, address):
+        def submit(call, payload):
+            future = Future()
+            lost = payload[0].name == "job1"
+            future.set_exception(ConnectionError("worker gone")) if lost else future.set_result(call(payload))
+            return future
+
+        yield submit
 
     monkeypatch.setitem(backends.BACKENDS, "ray", losing)
     results = run_jobs(make(tmp_path, 3), solve, folder=tmp_path, backend="ray")
