@@ -86,7 +86,7 @@ def outside(attacker: Attacker, count: int) -> Iterator[Batch]:
         odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310], dtype=dtype)
         spoiled = np.where(attacker.rng.random(X.shape) < 0.3, attacker.rng.choice(odd, size=X.shape), X)
         spoiled[:, attacker.one_hot] = X[:, attacker.one_hot]
-        low, high = attacker.ends(dtype)
+        low, high = attacker.spec.ends(dtype)
         yield Batch(spoiled, np.fmin(np.fmax(spoiled, low), high), Z, attacker.deployed(spoiled, Z), attacker.way)
 
 
@@ -127,7 +127,7 @@ def gradient(attacker: BoxAttacker, count: int) -> Iterator[Batch]:
     assert network is not None
     assert model is not None
     steps, size = 10, min(1 << 14, max(1, count // 10))
-    low, high = (torch.from_numpy(end.copy()) for end in attacker.ends(np.float32))
+    low, high = (torch.from_numpy(end.copy()) for end in attacker.spec.ends(np.float32))
     movable = torch.ones(len(spec.columns))
     for group in spec.one_hot:
         movable[list(group)] = 0

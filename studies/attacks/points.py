@@ -100,17 +100,10 @@ class Attacker:
         """Return inputs of all kinds with embeddings or answers of all kinds."""
         raise NotImplementedError
 
-    def ends(self, dtype: Float) -> tuple[FloatArray, FloatArray]:
-        """Return the ends of the domain (d,) in a format, as the head clamps to them."""
-        name = np.dtype(dtype).name
-        tensors = (self.subject.certificate.tensors[f"domain.{end}_{name}"] for end in ("lower", "upper"))
-        low, high = (np.frombuffer(tensor.data, dtype=dtype) for tensor in tensors)
-        return low, high
-
     def zeros(self, count: int, dtype: Float) -> Drawn:
         """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
         X, Z = self.mixture(count, dtype)
-        low, high = self.ends(np.float32)
+        low, high = self.spec.ends(np.float32)
         zero = (low <= 0) & (high >= 0) & (self.rng.random(X.shape) < 0.3)
         zero[:, self.one_hot] = False
         X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
@@ -291,7 +284,7 @@ class RulesAttacker(Attacker):
         weights = np.abs(self.s[k]) * self.rng.random((n, X.shape[1]))
         weights[:, self.one_hot] = 0
         j, rows = weights.argmax(axis=1), np.arange(n)
-        low, high = (np.array([float(v) for v in ends]) for ends in (self.spec.lower, self.spec.upper))
+        low, high = self.spec.ends()
         with np.errstate(all="ignore"):
             rest = np.einsum("nd,nd->n", self.s[k], X) - self.s[k, j] * X[rows, j]
             at = (self.h[k] - np.einsum("nm,nm->n", self.g[k], Z.astype(np.float64)) - rest) / self.s[k, j]

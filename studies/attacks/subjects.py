@@ -165,7 +165,7 @@ def data_for(spec: Specification, rows: int, *, seed: int = 0) -> tuple[Array, A
     """Return inputs and outputs of a task that knows nothing of the rules: waves, several times the rules' size."""
     rng = np.random.default_rng(seed)
     X = uniform_points(spec, rng, rows, dtype=np.float64).astype(np.float64)
-    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    low, high = spec.ends()
     scaled = 2 * (X - low) / (high - low) - 1
     m = len(spec.targets)
     waves = np.sin(scaled @ rng.normal(size=(X.shape[1], m)) * 2 + rng.uniform(0, 6, m))
@@ -191,7 +191,7 @@ def _trained(name: str, bounds: str, *, quick: bool) -> Subject:
 
 
 def _backbone(spec: Specification, embedding: int) -> nn.Module:
-    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    low, high = spec.ends()
     return MLP((16,), embedding, shift=(low + high) / 2, scale=(high - low) / 4)
 
 
@@ -211,7 +211,7 @@ def _drawn(name: str, *, embedding: int = 12, bounds: str = "fixed", gate: bool 
 def _crossing(name: str, *, kind: str, gate: bool = True) -> Subject:
     """Return projected heads behind bounds that cross: some units everywhere, some in a part of the domain."""
     spec, n = _rules(name), 6
-    low, high = (np.array([float(v) for v in ends]) for ends in (spec.lower, spec.upper))
+    low, high = spec.ends()
     frame = DataScale((low + high) / 2, (high - low) / 2, np.zeros(len(spec.targets)), np.ones(len(spec.targets)))
     d = len(spec.columns)
     with torch.random.fork_rng(devices=[]):
