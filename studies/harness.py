@@ -206,6 +206,16 @@ def one_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw torch's random numbers from a seed inside, without a trace outside."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Swallow what others print, and their warnings."""
     with (

@@ -25,6 +25,7 @@ from smle.regions.cells import regions_of
 from smle.regions.geometry import vertices
 from smle.rules import Clause, Literals
 from studies.attacks.subjects import Subject
+from studies.harness import seeded
 from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
@@ -406,8 +407,7 @@ class Shaped(nn.Module):
     def __init__(self, attacker: Attacker, module: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
         self.attacker, spec = attacker, attacker.spec
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(attacker.rng.integers(1 << 31)))
+        with seeded(int(attacker.rng.integers(1 << 31))):
             backbone = _Aimed(module(len(spec.columns), len(spec.targets)))
         self.network = SafeNetwork.of(backbone, spec, attacker.subject.certificate)
         self.eval()

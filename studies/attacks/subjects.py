@@ -37,7 +37,7 @@ from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from studies.experiments.paper_network import FreeBox
-from studies.harness import quietly
+from studies.harness import quietly, seeded
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
 from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
@@ -198,8 +198,7 @@ def _backbone(spec: Specification, embedding: int) -> nn.Module:
 def _drawn(name: str, *, embedding: int = 12, bounds: str = "fixed", gate: bool = True) -> Subject:
     """Return heads drawn at random, several times too large, and projected: at the limit of what is provable."""
     spec = _rules(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with seeded(1):
         network = BoxNetwork(_backbone(spec, embedding), spec, embedding=embedding, bounds=bounds, gate=gate)
         for parameter in network.heads.parameters():
             parameter.data.add_(3 * torch.randn(parameter.shape))
@@ -214,8 +213,7 @@ def _crossing(name: str, *, kind: str, gate: bool = True) -> Subject:
     low, high = spec.ends()
     frame = DataScale((low + high) / 2, (high - low) / 2, np.zeros(len(spec.targets)), np.ones(len(spec.targets)))
     d = len(spec.columns)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
+    with seeded(3):
         bounds: Any = "fixed"
         if kind == "network":
             bounds = tuple(nn.Sequential(nn.Linear(d, 4), nn.ReLU(), nn.Linear(4, n)) for _ in range(2))
@@ -242,8 +240,7 @@ def _difference() -> Subject:
     """
     spec = Specification.from_yaml(RULES["difference"])
     n = 16
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
+    with seeded(2):
         network = BoxNetwork(_backbone(spec, n), spec, embedding=n, bounds="fixed").eval()
     rng = np.random.default_rng(2)
     shared, own = rng.normal(0, 500, n).astype(np.float32), rng.normal(size=n)

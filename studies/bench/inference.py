@@ -31,7 +31,8 @@ from smle.nn import SafeNetwork
 from smle.rules import Number, Specification
 from studies.attacks.points import Attention, Given, Messages, edges_of
 from studies.attacks.subjects import RULES
-from studies.harness import Table, asked, bench, interleaved
+from studies.experiments.networks import relu_layers
+from studies.harness import Table, asked, bench, interleaved, seeded
 from tests.support.exported import session
 
 Array = npt.NDArray[np.float32]
@@ -238,15 +239,15 @@ def _heads(quick: bool, passed: dict[str, bool]) -> Table:
 
 
 def _many_limits(quick: bool, passed: dict[str, bool], count: int = 1000) -> Table:
-    rng, rules = np.random.default_rng(0), []
+    rng, rules = np.random.default_rng(0), {}
     for i in range(count):
         start, column, other = 0.99 * rng.random(), rng.integers(50), rng.integers(50)
         side, ahead = (">=", -1) if i % 2 else ("<=", 1)
         limit = f"{rng.random():.4f} * x{other} + {ahead}" if i % 4 < 2 else f"{ahead * (1 + rng.random()):.4f}"
         when = f"{start:.4f} <= x{column} <= {start + 0.01:.4f}"
-        rules.append(f"  - {{name: r{i}, when: {when}, then: y{i % 5} {side} {limit}}}\n")
-    inputs = "".join(f"  x{i}: [0, 1]\n" for i in range(50))
-    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [y0, y1, y2, y3, y4]\nrules:\n{''.join(rules)}")
+        rules[f"r{i}"] = when, f"y{i % 5} {side} {limit}"
+    inputs = {f"x{i}": (0, 1) for i in range(50)}
+    spec = Specification.build(inputs=inputs, outputs=[f"y{i}" for i in range(5)], rules=rules)
     start = time.process_time()
     certificate = certify_rules(spec)
     made = time.process_time() - start
@@ -302,16 +303,13 @@ def _boxes(title: str, hidden: tuple[int, ...], embedding: int, quick: bool, pas
 
 
 def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[BoxNetwork, nn.Module]:
-    inputs = "".join(f"  x{i}: [-1, 1]\n" for i in range(8))
-    when = "    when: x0 <= 0.2 and x1 >= 0.1\n" if gated else ""
-    rule = f"  - name: rule\n{when}    then: a <= 1 and b - c <= 0.5\n"
-    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [a, b, c, d]\nrules:\n{rule}")
-    layers: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for inner, outer in itertools.pairwise((8, *hidden)):
-            layers += [nn.Linear(inner, outer), nn.ReLU()]
-        body = nn.Sequential(*layers, nn.Linear(hidden[-1], embedding))
+    asked = "a <= 1 and b - c <= 0.5"
+    spec = Specification.build(
+        inputs={f"x{i}": (-1, 1) for i in range(8)}, outputs=["a", "b", "c", "d"],
+        rules={"rule": ("x0 <= 0.2 and x1 >= 0.1", asked) if gated else asked},
+    )  # fmt: skip
+    with seeded(0):
+        body = nn.Sequential(*relu_layers(8, *hidden), nn.Linear(hidden[-1], embedding))
         safe = BoxNetwork(body, spec, embedding=embedding, bounds=bounds)
         plain = nn.Sequential(body, nn.Linear(embedding, 4))
     return project(safe), plain.eval().requires_grad_(False)
@@ -359,7 +357,7 @@ def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
         network: Any = _fitted(rules, module, rng, 5 if quick else 150)
         for count in (1_000, 10_000) if quick else (1_000, 3_000, 10_000, 100_000):
             x, given, _ = _drawn(rules, count, rng)
-            contenders = {"plain": partial(_plain, network, given), "safe": partial(network, **given)}
+            contenders = {"plain": lambda x, given=given: network.backbone(**given), "safe": partial(network, **given)}
             found, seconds = ratios_of({name: asked(one, x) for name, one in contenders.items()}, quick, budget=15.0)
             moved = network.counts["moved"] / network.counts["rows"]
             rows.append((title, x.shape[:-1].numel(), f"{moved:.1%}", seconds * 1e3, found["safe"]))
@@ -367,10 +365,6 @@ def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
             if not quick:
                 passed[f"{title}: at most 1.3 times the plain model at {count:,} positions"] = found["safe"] <= 1.3
     return Table("Sequences and graphs", ("network", "positions", "moved", "plain (ms)", "ratio"), tuple(rows))
-
-
-def _plain(network: Any, given: Given, x: Tensor) -> Any:
-    return network.backbone(**given)
 
 
 def _drawn(rules: str, count: int, rng: np.random.Generator) -> tuple[Tensor, Given, Tensor]:

@@ -29,7 +29,7 @@ from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
 from studies.experiments.methods import Trained, corrected, postprocessed, train_papers, train_plainly
 from studies.experiments.networks import Settings, train_plain
 from studies.experiments.presets import settings_of
-from studies.harness import asked, interleaved, keep_memory, quietly
+from studies.harness import asked, interleaved, keep_memory, quietly, seeded
 from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
@@ -94,8 +94,7 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
         if not task.has_labels:
             shift, size = task.y.mean(axis=0), float(np.sqrt(task.y.var(axis=0).mean()))
         spread = size
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             body = settings.backbone.build(task.X)
             last = nn.Linear(settings.backbone.embedding, m)
     assert isinstance(last, nn.Linear)

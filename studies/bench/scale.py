@@ -22,7 +22,7 @@ from smle.nn import SafeNetwork
 from smle.rules import Specification
 from smle.rules.helpers import mutually_exclusive, rule
 from smle.training.loop import TrainingOptions, train
-from studies.harness import Table, bench, interleaved
+from studies.harness import Table, bench, interleaved, seeded
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
@@ -137,8 +137,7 @@ class Subject:
 
     def network(self) -> BoxNetwork:
         """Return a new network with random weights, the same each time; those of the heads are small, and so safe."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             d, n = len(self.spec.columns), self.embedding
             backbone = nn.Sequential(nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, n))
             network = BoxNetwork(backbone, self.spec, embedding=n, bounds=self.bounds)
@@ -216,10 +215,10 @@ def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach
     )
 
 
-def exclusive_labels(labels: int, embedding: int) -> Subject:
+def exclusive_labels(labels: int, embedding: int, *, inputs: int = 8, reach: int = 1) -> Subject:
     """Return labels of which at most one applies."""
     pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
-    return Subject(never_together(labels, pairs, 8), embedding)
+    return Subject(never_together(labels, pairs, inputs, reach), embedding)
 
 
 AXES = (

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import Specification
-from studies.harness import Table, bench, interleaved
+from studies.experiments.networks import relu_layers
+from studies.harness import Table, bench, interleaved, seeded
 
 Array = npt.NDArray[np.float64]
 _BATCH = 128
@@ -40,29 +41,20 @@ def box_rule(n: int, m: int) -> Specification:
     """Return one rule over a box: four linear inequalities on m outputs."""
     rng = np.random.default_rng(0)
     rows = rng.uniform(-1, 1, (4, m)).round(2)
-    inputs = "\n".join(f"  x{i}: [-2, 2]" for i in range(n))
     sums = [" + ".join(f"({c}) * y{j}" for j, c in enumerate(row)) + " <= 0.5" for row in rows]
-    return Specification.from_yaml(
-        f"inputs:\n{inputs}\noutputs: [{', '.join(f'y{j}' for j in range(m))}]\nrules:\n  - name: rule\n"
-        f"    when: x0 <= 0.5 and x1 >= -0.5\n    then: {' and '.join(sums)}\n"
+    rules = {"rule": ("x0 <= 0.5 and x1 >= -0.5", " and ".join(sums))}
+    return Specification.build(
+        inputs={f"x{i}": (-2, 2) for i in range(n)}, outputs=[f"y{j}" for j in range(m)], rules=rules
     )
 
 
 def _networks(name: str, bounds: str) -> tuple[BoxNetwork, nn.Module]:
     n, m, widths = _NETWORKS[name]
 
-    def body() -> nn.Sequential:
-        layers: list[nn.Module] = []
-        width = n
-        for factor in widths:
-            layers += [nn.Linear(width, factor * n * m), nn.ReLU()]
-            width = factor * n * m
-        return nn.Sequential(*layers)
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        safe = BoxNetwork(body(), box_rule(n, m), embedding=n * m, bounds=bounds)
-        return safe, nn.Sequential(body(), nn.Linear(n * m, m))
+    with seeded(0):
+        bodies = [nn.Sequential(*relu_layers(n, *(factor * n * m for factor in widths))) for _ in range(2)]
+        safe = BoxNetwork(bodies[0], box_rule(n, m), embedding=n * m, bounds=bounds)
+        return safe, nn.Sequential(bodies[1], nn.Linear(n * m, m))
 
 
 class _Compiled(nn.Module):

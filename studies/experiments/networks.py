@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,15 @@ from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
 from studies.experiments.paper_network import Adversarial, AllPoints, PaperChoices, PaperNetwork
 from studies.experiments.tasks import Array, Task
+from studies.harness import seeded
 from tests.support.formulations import label_search, scaled_projection
+
+
+def relu_layers(*widths: int) -> list[nn.Module]:
+    """Return linear layers from width to width, each with ReLU behind it."""
+    pairs = itertools.pairwise(widths)
+    return [layer for inner, outer in pairs for layer in (nn.Linear(inner, outer), nn.ReLU())]
+
 
 State = Mapping[str, Tensor]
 """Weights of a module by name."""
@@ -140,8 +149,7 @@ def train_plain(
     `start`: the backbone's weights, if it was trained before.
     """
     shift, size = _units(task, settings, targets)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         # In the order of a safe network: both start from the same backbone, and their scores can be compared in pairs.
         backbone = settings.backbone.build(task.X)
         last = nn.Linear(settings.backbone.embedding, targets.shape[1])
@@ -183,8 +191,7 @@ def train_safe(
 def safe_network(task: Task, settings: Settings, *, seed: int) -> PaperNetwork:
     """Return the paper's network for a task as it is before training."""
     assert settings.choices is not None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return PaperNetwork(
             settings.backbone.build(task.X),
             task.specification,

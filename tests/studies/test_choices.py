@@ -107,8 +107,8 @@ def test_the_gradient_of_the_clip_is_plain_or_returns():
 def test_a_few_starts_reach_the_optimum_of_the_papers_milp():
     """Rows scaled to a leading 1 miss it at some of them; the bench has all 162."""
     found = list(points(["n2-hard-P4", "n4-easy-P5", "n8-hard-P6"], seeds=range(2)))
-    assert all(point.ours >= (1 - NEAR) * point.optimum for point in found)
-    assert any(point.leading < 0.999 * point.optimum for point in found)
+    assert all(point.ours >= 1 - NEAR for point in found)
+    assert any(point.leading < 0.999 for point in found)
 
 
 @pytest.mark.parametrize("change", [{"after_steps": "adversarial"}, {"cost": "absolute"}, {"anchored": True}])
