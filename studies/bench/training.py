@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import Specification
-from studies.experiments.networks import relu_layers
+from studies.experiments.networks import adam_step, relu_layers
 from studies.harness import Table, bench, interleaved, seeded
 
 Array = npt.NDArray[np.float64]
@@ -70,19 +70,6 @@ class _Compiled(nn.Module):
         return y
 
 
-def _trainer(network: nn.Module, X: Tensor, y: Tensor, steps: int) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(network.parameters())
-
-    def train() -> None:
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            loss = ((network(X) - y) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-
-    return train
-
-
 def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
     names = list(_NETWORKS)[:1] if quick and compiled else list(_NETWORKS)
@@ -99,12 +86,9 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
                 plain = _Compiled(plain)
                 safe.compile()
                 plain.compile()
-            steps = 5
-            times = interleaved(
-                {"plain": _trainer(plain, X, y, steps), "safe": _trainer(safe, X, y, steps)},
-                rounds=40 if quick else 150, budget=15.0,
-            )  # fmt: skip
-            slow, fast = (times[which].undisturbed / steps * 1e6 for which in ("safe", "plain"))
+            contenders = {"plain": adam_step(plain, X, y), "safe": adam_step(safe, X, y)}
+            times = interleaved(contenders, rounds=40 if quick else 150, budget=15.0)
+            slow, fast = (times[which].undisturbed * 1e6 for which in ("safe", "plain"))
             rows.append((name, kind, fast, slow, slow / fast))
             worst[kind] = max(worst.get(kind, 0.0), slow / fast)
     mode = "torch.compile" if compiled else "eager"

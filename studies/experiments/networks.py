@@ -28,6 +28,19 @@ def relu_layers(*widths: int) -> list[nn.Module]:
     return [layer for inner, outer in pairs for layer in (nn.Linear(inner, outer), nn.ReLU())]
 
 
+def adam_step(network: nn.Module, X: Tensor, y: Tensor, *, rate: float = 1e-3) -> Callable[[], None]:
+    """Return a gradient step of Adam on the mean squared error."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=rate)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = nn.functional.mse_loss(network(X), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
 State = Mapping[str, Tensor]
 """Weights of a module by name."""
 
