@@ -12,13 +12,14 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import piqp
 import torch
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -114,21 +115,14 @@ def _near(
     batch = (time.perf_counter() - start) / ROWS * 1e6
     exact = answers.astype(np.float32).astype(np.float64)
     costs = rules.cost(exact, np.asarray(_columns(served), dtype=np.float64))
-    least, begun = [], time.perf_counter()
-    for i in range(judged):
-        least.append(rules.optimum(exact[i]))
-        if time.perf_counter() - begun > _SECONDS:
-            break
+    least = [rules.optimum(exact[i]) for i in _in_time(judged)]
     ratios = _ratios(exact, costs, least)
     times, same = [], 0
-    begun = time.perf_counter()
-    for i in range(_ALONE):
+    for i in _in_time(_ALONE):
         start = time.perf_counter()
         own = model.predict(X[i : i + 1])
         times.append((time.perf_counter() - start) * 1e3)
         same += bool((np.asarray(_columns(own))[0] == np.asarray(_columns(served))[i]).all())
-        if time.perf_counter() - begun > _SECONDS:
-            break
     ways = np.asarray(info["served"])
     at, worst = float(np.mean([r <= _AT for r in ratios])), max(ratios)
     row = (
@@ -137,6 +131,15 @@ def _near(
     )  # fmt: skip
     allowed = _ALLOWED.get(kind, 1.001 if rules.spec.output_kind == "numbers" else _AT)
     return row, {"nearest": worst <= allowed, "alone as in the batch": same == len(times)}, least
+
+
+def _in_time(count: int) -> Iterator[int]:
+    """Count, at least to 0, until the seconds are over."""
+    begun = time.perf_counter()
+    for i in range(count):
+        yield i
+        if time.perf_counter() - begun > _SECONDS:
+            return
 
 
 def _ratios(given: Array, costs: Array, least: list[float]) -> list[float]:
@@ -228,20 +231,6 @@ def read_rule_sets(rng: np.random.Generator) -> list[RuleSet]:
 # --- labels
 
 
-def _logits(rng: np.random.Generator, m: int) -> dict[str, Array]:
-    shape = (ROWS, m)
-    return {
-        "normal": rng.normal(size=shape),
-        "all on": np.abs(rng.normal(size=shape)),
-        "+-1": rng.choice([-1.0, 1.0], size=shape),
-        "heavy tails": rng.standard_t(1.5, size=shape),
-    }
-
-
-def _label_cost(given: Array, served: Array) -> Array:
-    return np.asarray((np.abs(given) * ((given >= 0) != (served >= 0))).sum(axis=1))
-
-
 def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.random.Generator) -> RuleSet:
     """Return the rule set of clauses of signed label numbers, from 1 on."""
     texts = [" or ".join(f"{'not ' if v < 0 else ''}`{names[abs(v) - 1]}`" for v in clause) for clause in clauses]
@@ -262,8 +251,18 @@ def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.rando
         assert found.status == 0, found.message
         return float(found.fun + np.abs(given[given >= 0]).sum())
 
+    def cost(given: Array, served: Array) -> Array:
+        return np.asarray((np.abs(given) * ((given >= 0) != (served >= 0))).sum(axis=1))
+
     lines = [" or ".join(f"{'not ' if v < 0 else ''}y_{abs(v) - 1}" for v in clause) for clause in clauses]
-    return RuleSet(name, spec, _label_cost, optimum, _logits(rng, len(names)), lines)
+    shape = (ROWS, len(names))
+    answers = {
+        "normal": rng.normal(size=shape),
+        "all on": np.abs(rng.normal(size=shape)),
+        "+-1": rng.choice([-1.0, 1.0], size=shape),
+        "heavy tails": rng.standard_t(1.5, size=shape),
+    }
+    return RuleSet(name, spec, cost, optimum, answers, lines)
 
 
 def requirements(text: str, rng: np.random.Generator) -> RuleSet:
@@ -298,18 +297,16 @@ def hierarchy(name: str, text: str, rng: np.random.Generator) -> RuleSet:
 # --- numbers
 
 
-def _number_cost(given: Array, served: Array) -> Array:
-    return np.asarray(np.linalg.norm(served - given, axis=1))
-
-
 def _numbers(
-    name: str, spec: Specification, A: Array, b: Array, answers: dict[str, Array], lines: list[str] | None = None
+    name: str, spec: Specification, A: Array, b: Array, rng: np.random.Generator, lines: list[str] | None = None
 ) -> RuleSet:
     """Return the rule set A y <= b."""
+    answers = {f"of size {size:g}": rng.normal(size=(ROWS, A.shape[1])) * size for size in (1e-3, 1.0, 1e6)}
+
+    def cost(given: Array, served: Array) -> Array:
+        return np.asarray(np.linalg.norm(served - given, axis=1))
 
     def optimum(given: Array) -> float:
-        import piqp
-
         solver = piqp.DenseSolver()
         solver.settings.eps_abs = solver.settings.eps_rel = 1e-10
         scale = max(1.0, float(np.abs(given).max()))
@@ -317,11 +314,7 @@ def _numbers(
         assert solver.solve() == piqp.PIQP_SOLVED
         return float(np.linalg.norm(solver.result.x - given / scale) * scale)
 
-    return RuleSet(name, spec, _number_cost, optimum, answers, linear_lines(A, b) if lines is None else lines)
-
-
-def _sizes(rng: np.random.Generator, m: int) -> dict[str, Array]:
-    return {f"of size {size:g}": rng.normal(size=(ROWS, m)) * size for size in (1e-3, 1.0, 1e6)}
+    return RuleSet(name, spec, cost, optimum, answers, linear_lines(A, b) if lines is None else lines)
 
 
 _TERM = re.compile(r"([+-]?)\s*(\d+(?:\.\d+)?)?\s*\*?\s*y_(\d+)")
@@ -343,7 +336,7 @@ def _table(name: str, text: str, rng: np.random.Generator) -> RuleSet:
         A.append(row)
         b.append(-float(right))
     spec = Specification.build(inputs={"row": (0, ROWS)}, outputs=[f"y_{i}" for i in range(m)], rules=rules)
-    return _numbers(f"table {name}", spec, np.array(A), np.array(b), _sizes(rng, m), text.splitlines())
+    return _numbers(f"table {name}", spec, np.array(A), np.array(b), rng, text.splitlines())
 
 
 def tolerances(rng: np.random.Generator) -> list[RuleSet]:
@@ -356,7 +349,7 @@ def tolerances(rng: np.random.Generator) -> list[RuleSet]:
         row = np.array([1.0 if v == whole else -1.0 if v in parts else 0.0 for v in names])
         A += [row, -row]
     levels = Specification.build(inputs={"row": (0, ROWS)}, outputs=names, rules=rules)
-    found = [_numbers("three levels within 0.01", levels, np.array(A), np.full(6, 0.01), _sizes(rng, 7))]
+    found = [_numbers("three levels within 0.01", levels, np.array(A), np.full(6, 0.01), rng)]
     G, h = np.round(rng.normal(size=(50, 100)), 4), np.round(np.abs(rng.normal(size=50)) * 10, 4)
     outputs = [f"y{i}" for i in range(100)]
     texts = {
@@ -365,4 +358,4 @@ def tolerances(rng: np.random.Generator) -> list[RuleSet]:
         for j, row in enumerate(G)
     }
     many = Specification.build(inputs={"row": (0, ROWS)}, outputs=outputs, rules=texts)
-    return [*found, _numbers("50 inequalities over 100 outputs", many, G, h, _sizes(rng, 100))]
+    return [*found, _numbers("50 inequalities over 100 outputs", many, G, h, rng)]
