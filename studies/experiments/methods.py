@@ -69,22 +69,6 @@ def task_keys(benchmark: str, *, quick: bool = False) -> list[str]:
     return [f"Standin-{quantile}" for quantile in classification.QUANTILES]
 
 
-def jobs(
-    benchmark: str, *, preset: str, seeds: Sequence[int], study: str = "main", quick: bool = False,
-    data_dir: str | None = None,
-) -> list[Job]:  # fmt: skip
-    """Return the jobs of a benchmark under a preset; `quick` takes few tasks."""
-    keys = task_keys(benchmark, quick=quick)
-    made = [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
-    return sorted(made, key=_turn) if benchmark == "synthetic" and preset == "published" else made
-
-
-def _turn(job: Job) -> tuple[int, str, int]:
-    """Return what sorts jobs that hand a backbone on in the order of their training."""
-    n, task, name = job.task.split("-")
-    return job.seed, f"{n}-{task}", trained_order(int(n[1:]), task).index(int(name[1:]))
-
-
 @lru_cache(maxsize=2)
 def load_task(job: Job) -> Task:
     """Return data and rules of a job.

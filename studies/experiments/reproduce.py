@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 from smle.errors import DataError
@@ -76,15 +77,9 @@ def reproduce(
         if not quick:
             data.prepare(sorted({job.benchmark for job in wanted}), place)
         run_jobs(
-            wanted,
-            methods.solve,
-            folder=folder,
-            n_jobs=jobs,
-            backend=backend,
-            address=address,
-            together=methods.chain,
-            retry_failed=retry_failed,
-        )
+            wanted, methods.solve, folder=folder, n_jobs=jobs, backend=backend, address=address,
+            together=methods.chain, retry_failed=retry_failed,
+        )  # fmt: skip
     write_pages(folder, quick=quick, benchmarks=benchmarks)
     return folder
 
@@ -112,11 +107,11 @@ def make_jobs(
         studies = ["main"] if study != "ablation" else []
         if study != "main" and preset != "best":  # the ablation is about the paper's network
             studies += dict.fromkeys(ABLATIONS.get(benchmark, {}).values())
-        for name in studies:
-            made = methods.jobs(
-                benchmark, preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir
-            )
-            found += [job for job in made if task in (None, job.task)]
+        keys = [key for key in methods.task_keys(benchmark, quick=quick) if task in (None, key)]
+        found += [
+            methods.Job(benchmark, key, preset, name, seed, quick, data_dir)
+            for name, seed, key in product(studies, range(seeds), keys)
+        ]
     if not found and task is not None:
         names = [key for benchmark in benchmarks for key in methods.task_keys(benchmark, quick=quick)]
         near = get_close_matches(task, names, n=3, cutoff=0.3) or names[:3]
@@ -142,11 +137,8 @@ def write_pages(
         raise DataError(f"There are no results in '{target}'. Run the experiments first, without --report-only.")
     summary: dict[str, object] = {}
     for benchmark in benchmarks:
-        outcomes = [
-            outcome
-            for outcome in results.outcomes
-            if outcome.job["benchmark"] == benchmark and bool(outcome.job["quick"]) == quick
-        ]
+        own = (outcome for outcome in results.outcomes if outcome.job["benchmark"] == benchmark)
+        outcomes = [outcome for outcome in own if bool(outcome.job["quick"]) == quick]
         if outcomes:
             Store(target).pack(benchmark, outcomes)
             shown, notes = _whole(outcomes, benchmark, quick)
@@ -162,16 +154,16 @@ def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[li
 
     A seed that is not complete is left out where another one of the same preset and study is.
     """
-    counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
-    full = {key: len(methods.task_keys(benchmark, quick=quick)) for key in counts}
-    complete = {key[:2] for key, count in counts.items() if count == full[key]}
+    kind = itemgetter("preset", "study", "seed")
+    counts = Counter(kind(outcome.job) for outcome in outcomes)
+    full = len(methods.task_keys(benchmark, quick=quick))
+    complete = {key[:2] for key, count in counts.items() if count == full}
     notes, left = [], set()
-    for key in sorted(key for key, count in counts.items() if count < full[key]):
-        preset, study, seed = key
-        text = f"{counts[key]} of {full[key]} jobs of preset {preset}, {study}, seed {seed} have ended."
+    for key in sorted(key for key, count in counts.items() if count < full):
+        text = f"{counts[key]} of {full} jobs of preset {key[0]}, {key[1]}, seed {key[2]} have ended."
         if key[:2] in complete:
             left.add(key)
             notes.append(f"LEFT OUT: {text} They are in `{benchmark}.csv`.")
         else:
             notes.append(f"NOT COMPLETE: {text} Numbers below are of these only.")
-    return [o for o in outcomes if (o.job["preset"], o.job["study"], o.job["seed"]) not in left], notes
+    return [outcome for outcome in outcomes if kind(outcome.job) not in left], notes

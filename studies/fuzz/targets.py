@@ -365,7 +365,7 @@ def _onnx(data: bytes) -> None:
     else:
         onnx = data[2:]
         sealed = _bound(sealed, onnx)
-    if _asked(lambda: smle_check.check_onnx(onnx, sealed), smle_check.Rejected) is None:
+    if _asked(lambda: (smle_check.check_onnx(onnx, sealed),), smle_check.Rejected) is None:
         return
     theirs = json.loads(sealed)["certificate"]["specification"]
     if theirs == json.loads(_exported()[name][1])["certificate"]["specification"]:
