@@ -57,15 +57,7 @@ def run_everything(
     the same call tries it again. Parts that another commit finished are kept, and named: for pages of one commit begin
     with an empty folder.
 
-    Args:
-        output: Folder for all pages.
-        quick: Small sizes.
-        only: Parts to run; none: all.
-        skip: Parts to leave out.
-        jobs: Jobs at a time, for parts of many jobs.
-        seeds: Seeds of the reproduction.
-        study: What is reproduced: main (Q1 and Q2), ablation (Q3) or all.
-        say: Where progress goes.
+    Arguments are the options of `python -m studies all`; progress goes to `say`.
 
     Returns:
         What became of each part.

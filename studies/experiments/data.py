@@ -191,12 +191,9 @@ def prepare(benchmarks: Sequence[str], given: str | None = None) -> None:
 
 
 def locate(source: Source, given: str | None = None, *, urls: tuple[str, ...] | None = None) -> Path:
-    """Return the path of a data file, downloading it to the cache if no folder is named.
+    """Return the path of a data file: in the folder that is given, else in SMLE_DATA if it is set, else in the cache.
 
-    Args:
-        source: The file.
-        given: A data folder. None: SMLE_DATA if it is set, else the cache.
-        urls: Where to download from instead of the source's own places.
+    It is downloaded to the cache, from `urls` instead of the source's own places if there are any.
 
     Raises:
         DataError: If it is not in the named folder, or cannot be downloaded.

@@ -49,13 +49,8 @@ def write_page(
 ) -> dict[str, Any]:
     """Write `<benchmark>.md` and its figures to a folder; return a summary as plain data.
 
-    Args:
-        folder: Where to.
-        benchmark: Which one.
-        outcomes: All results of this benchmark, any presets, studies and seeds.
-        studies: The ablation's studies by factor and variant.
-        runs: Wall-clock times of the runs that filled the folder.
-        notes: What readers should know about the results.
+    `outcomes` are all results of the benchmark, under any presets, studies and seeds; `studies` are those of the
+    ablation by factor and variant; `runs` have the wall-clock times; `notes` say what readers should know.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = [row for outcome in outcomes for row in outcome.rows]

@@ -43,21 +43,7 @@ def reproduce(
     Calling it again with the same folder goes on where the last run stopped; other presets, seeds and studies are
     added to the same pages.
 
-    Args:
-        benchmarks: Which of "synthetic", "forecasting", "classification".
-        output: Folder for results, figures and pages.
-        presets: Which of "paper" (the text), "published" (its code) and "best" (this package's default).
-        data_dir: Folder of the data; None: SMLE_DATA, the cache, or a download.
-        seeds: How many; seeds are 0, 1, ...
-        study: "main" (Q1 and Q2), "ablation" (Q3) or "all".
-        jobs: Jobs at a time; -1: one per core.
-        backend: "loky", "ray" or "dask".
-        address: Address of a cluster.
-        quick: A few tasks on generated stand-ins, few epochs; needs no data.
-        task: One task by its name, for example "n2-medium-P3"; None: all.
-        retry_failed: Run jobs again that failed before.
-        report_only: Run nothing, write the pages.
-        taken_from: A folder with the CSV files of an earlier run, whose jobs count as finished here.
+    Arguments are the options of `python -m studies reproduce`, but for `taken_from` (`--from`); seeds are 0, 1, ...
 
     Returns:
         The folder; `summary.json` in it has the medians, counts and checks.

@@ -34,12 +34,7 @@ class Outcome:
 def fuzz(target: str, *, seconds: float, output: Path, guided: bool | None = None, seed: int = 0) -> Outcome:
     """Fuzz a target for about so many seconds; inputs that show a defect are written to `output`.
 
-    Args:
-        target: A name of `studies.fuzz.targets.TARGETS`.
-        seconds: How long.
-        output: Folder for what is found; inputs that lie there already are tried first.
-        guided: Whether coverage guides the search; by default where atheris is installed.
-        seed: Of the random numbers.
+    Inputs that lie there already are tried first. Coverage guides the search, by default where atheris is installed.
 
     Raises:
         ValueError: If there is no such target.
