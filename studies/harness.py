@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from joblib import cpu_count
 from scipy import stats
 
 _PACKAGES = (
@@ -64,56 +65,29 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Where something was measured: machine, Python, versions of packages that matter, time."""
-
-    machine: str
-    processor: str
-    cores: int
-    memory_gb: float
-    python: str
-    packages: dict[str, str]
-    when: str
-
-
-def environment() -> Environment:
-    """Describe this machine and the installed versions."""
-    return Environment(
-        machine=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_gb=round(_memory(), 1),
-        python=platform.python_version(),
-        packages=_versions(),
-        when=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-    )
-
-
 @lru_cache
-def _versions() -> dict[str, str]:
+def _machine() -> dict[str, Any]:
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return versions
-
-
-@lru_cache
-def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0.0
+    return {
+        "machine": f"{platform.system()} {platform.machine()}",
+        "processor": next(named, platform.processor() or "unknown"),
+        "cores": cpu_count(),
+        "memory_gb": round(memory, 1),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
 
 
-def _memory() -> float:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):
-        return float("nan")
+def environment() -> dict[str, Any]:
+    """Return where something is measured: machine, Python, versions of packages that matter, and the time."""
+    return {**_machine(), "when": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
 
 
 # --- measuring
@@ -280,16 +254,16 @@ class BenchResult:
     tables: tuple[Table, ...]
     passed: dict[str, bool] = field(default_factory=dict)
     quick: bool = False
-    environment: Environment = field(default_factory=environment)
+    environment: dict[str, Any] = field(default_factory=environment)
 
     def markdown(self) -> str:
         """Return the whole result as a Markdown page."""
         where = self.environment
-        versions = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+        versions = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
         parts = [
             f"# {self.title}",
-            f"Measured on {where.when}, {where.processor} ({where.cores} cores, {where.memory_gb:.0f} GB), "
-            f"{where.machine}, Python {where.python}; {versions}."
+            f"Measured on {where['when']}, {where['processor']} ({where['cores']} cores, {where['memory_gb']:.0f} GB), "
+            f"{where['machine']}, Python {where['python']}; {versions}."
             + (" Quick run: small sizes, few rounds." if self.quick else ""),
         ]
         parts += [table.markdown() for table in self.tables]

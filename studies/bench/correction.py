@@ -160,9 +160,9 @@ def _is_coupled(spec: Specification) -> bool:
 
 
 def _label_rules(count: int, rules: list[str]) -> tuple[Specification, Array]:
-    listed = "".join(f"  - {{name: r{i}, then: '{then}'}}\n" for i, then in enumerate(rules))
-    text = f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(f'a{i}' for i in range(count))}]\nrules:\n{listed}"
-    return Specification.from_yaml(text), np.ones(count)
+    named = {f"r{i}": then for i, then in enumerate(rules)}
+    labels = [f"a{i}" for i in range(count)]
+    return Specification.build(inputs={"x": (0, 1)}, labels=labels, rules=named), np.ones(count)
 
 
 def nearness(spec: Specification, scale: Array, rows: int, seed: int) -> Array:

@@ -157,7 +157,7 @@ def _value(name: str, text: str) -> Any:
 
 def origin() -> dict[str, Any]:
     """Describe where and with what this process computes."""
-    return {"smle": smle.__version__, "hostname": socket.gethostname(), **asdict(environment())}
+    return {"smle": smle.__version__, "hostname": socket.gethostname(), **environment()}
 
 
 def commit() -> str:
