@@ -208,18 +208,10 @@ class BoxAttacker(Attacker):
         mixed = first.astype(np.float64) * share + second.astype(np.float64) * (1 - share)
         return finished(self.spec, mixed, dtype)
 
-    def cornered(self, X: FloatArray) -> Drawn:
+    def cornered(self, *parts: FloatArray) -> Drawn:
         """Return inputs with embeddings at the corners of the clip's box."""
+        X = np.concatenate(parts)
         return X, self.corners(X)
-
-    def corner_mixture(self, count: int, dtype: Float) -> Drawn:
-        """Return uniform inputs and vertices, with corners."""
-        return self.cornered(np.concatenate([self.inputs(count // 2, dtype), self.vertices(count - count // 2, dtype)]))
-
-    def hostile_facets(self, count: int, dtype: Float) -> Drawn:
-        """Return facets with embeddings that are spoiled."""
-        X = self.facets(count, dtype)
-        return X, self.hostile(X)
 
     def mixture(self, count: int, dtype: Float) -> Drawn:
         """Return inputs of all kinds with embeddings of all kinds, shuffled."""
@@ -454,10 +446,16 @@ Make = Callable[[Any, int, Float], Drawn]
 POINTS: dict[str, dict[str, tuple[Make, float]]] = {
     "box": {
         "the model's own backbone, uniform inputs": (BoxAttacker.own, 0.10),
-        "corners of the clip's box": (BoxAttacker.corner_mixture, 0.16),
+        "corners of the clip's box": (
+            lambda a, n, dtype: a.cornered(a.inputs(n // 2, dtype), a.vertices(n - n // 2, dtype)),
+            0.16,
+        ),
         "facets and vertices of regions": (lambda a, n, dtype: a.cornered(a.facets(n, dtype)), 0.15),
         "a few ulps around guard rows": (lambda a, n, dtype: a.cornered(a.borders(n, dtype)), 0.18),
-        "NaN, infinite, huge, subnormal embeddings": (BoxAttacker.hostile_facets, 0.12),
+        "NaN, infinite, huge, subnormal embeddings": (
+            lambda a, n, dtype: (X := a.facets(n, dtype), a.hostile(X)),
+            0.12,
+        ),
     },
     "rules": {
         "the model's own answers": (RulesAttacker.own, 0.08),

@@ -194,10 +194,6 @@ def _ramps(X: Array, rng: np.random.Generator) -> Array:
     return np.asarray(last[:, None] + np.cumsum(steps, axis=1))
 
 
-def _wave(X: Array, rng: np.random.Generator) -> Array:
-    return np.asarray((6 * np.sin(X[:, 0]) + 2 * X[:, 1] + 0.5 * rng.normal(size=len(X)))[:, None])
-
-
 def _mixed(X: Array, rng: np.random.Generator, *, unit: float) -> Array:
     w, age, k = X.T
     wave = 0.8 + 0.3 * np.sin(age / 15) + 0.2 * k  # often presses against the limits
@@ -219,14 +215,18 @@ def simulated(rows: int, more: int) -> Iterator[Task]:
             ("doses", RULES["doses"], doses),
             ("shares", RULES["shares"], shares),
             ("ramps on three steps", RULES["ramps"], _ramps),
-            ("three separated ranges", _RANGES, _wave),
+            (
+                "three separated ranges",
+                _RANGES,
+                lambda X, rng: (6 * np.sin(X[:, 0]) + 2 * X[:, 1] + 0.5 * rng.normal(size=len(X)))[:, None],
+            ),
         )
     }
     stated["simulated: 24 alternatives over 10 outputs"] = alternatives(_INPUTS, hidden, (24, 25), rng), around
-    labels = Specification.from_yaml(
-        f"{_INPUTS}labels: [{', '.join(f'l{i}' for i in range(12))}]\nrules:\n"
-        + "".join(f"  - {{name: r{i}, then: '{rule}'}}\n" for i, rule in enumerate(_LABELS))
-    )
+    labels = Specification.build(
+        inputs={"a": (0, 6), "b": (-1, 1), "c": (0, 1)}, labels=[f"l{i}" for i in range(12)],
+        rules={f"r{i}": rule for i, rule in enumerate(_LABELS)},
+    )  # fmt: skip
 
     def allowed(X: Array, rng: np.random.Generator) -> Array:
         odds = 2 * np.sin(X @ rng.normal(size=(3, 12))) + rng.normal(size=(len(X), 12))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import Specification
@@ -57,19 +57,6 @@ def _networks(name: str, bounds: str) -> tuple[BoxNetwork, nn.Module]:
         return safe, nn.Sequential(bodies[1], nn.Linear(n * m, m))
 
 
-class _Compiled(nn.Module):
-    """A module of our own around a Sequential, whose method `compile` leaves it as it is."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the network returns."""
-        y: Tensor = self.network(x)
-        return y
-
-
 def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
     rows: list[tuple[object, ...]] = []
     names = list(_NETWORKS)[:1] if quick and compiled else list(_NETWORKS)
@@ -83,9 +70,8 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
             safe, plain = _networks(name, bounds)
             if compiled:
                 torch._dynamo.reset()
-                plain = _Compiled(plain)
+                plain = torch.compile(plain)
                 safe.compile()
-                plain.compile()
             contenders = {"plain": adam_step(plain, X, y), "safe": adam_step(safe, X, y)}
             times = interleaved(contenders, rounds=40 if quick else 150, budget=15.0)
             slow, fast = (times[which].undisturbed * 1e6 for which in ("safe", "plain"))

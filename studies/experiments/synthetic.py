@@ -169,7 +169,8 @@ class Candidate:
 def graded(n: int, task: str, inner: Iterable[int], outer: Iterable[int]) -> list[Candidate]:
     """Grade the properties of all pairs of seeds, easy ones first; what does not belong to a pool is left out."""
     parts = synthetic_data(n, POWERS[task]).parts
-    regions = {seed: [_inside(half_spaces(seed, n), X) for X, _ in parts] for seed in inner}
+    drawn = {seed: half_spaces(seed, n) for seed in inner}
+    regions = {seed: [(q >= X @ Q.T).all(axis=1) for X, _ in parts] for seed, (Q, q) in drawn.items()}
     found = []
     for seed in outer:
         A, a = half_spaces(seed, len(POWERS[task]))
@@ -184,10 +185,6 @@ def graded(n: int, task: str, inner: Iterable[int], outer: Iterable[int]) -> lis
                 if max(grades) <= 1:
                     found.append(Candidate((region, seed), float(np.mean(grades)), 1 - grades[0]))
     return sorted(found, key=lambda candidate: candidate.difficulty)
-
-
-def _inside(region: tuple[Array, Array], X: Array) -> Array:
-    return np.asarray((region[1] >= X @ region[0].T).all(axis=1))
 
 
 def _nearest(A: Array, a: Array, y: Array) -> Array:

@@ -146,15 +146,6 @@ def _json(data: bytes) -> None:
     _require(again == found, "the canonical form reads otherwise")
 
 
-def _json_seeds() -> dict[str, bytes]:
-    return {
-        "object": b'{"a":[1,-2,"3/4",null,true,{"b":"\\u00e9"}],"c":{}}',
-        "text": b'"abc"',
-        "number": b"-12345678901234",
-        **{name: files["certificate.json"] for name, files in _folders().items()},
-    }
-
-
 def _weights(data: bytes) -> None:
     import safetensors.numpy
 
@@ -413,7 +404,15 @@ TARGETS: dict[str, Target] = {
     "rules": Target(_rules, lambda: {name: RULES[name].strip().encode() for name in _READ}),
     "vnnlib": Target(_vnnlib, _vnnlib_seeds),
     "table": Target(_table, _table_seeds),
-    "json": Target(_json, _json_seeds),
+    "json": Target(
+        _json,
+        lambda: {
+            "object": b'{"a":[1,-2,"3/4",null,true,{"b":"\\u00e9"}],"c":{}}',
+            "text": b'"abc"',
+            "number": b"-12345678901234",
+            **{name: files["certificate.json"] for name, files in _folders().items()},
+        },
+    ),
     "weights": Target(
         _weights, lambda: {name: files["model.safetensors"] for name, files in _folders().items()}, mutated_weights
     ),
