@@ -6,8 +6,6 @@ answer, and whether there is an ONNX form.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.onnx_export import write_network
 from smle.networks.safe_network import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.rules import Specification
@@ -252,12 +251,11 @@ def _onnx(trained: Trained, case: Case) -> str:
         return "no: an optimization per answer"
     X = case.task.X_test[:100].astype(np.float32)
     wanted = trained.outputs(X)
+    ways = [_write_safe] if isinstance(trained.module, BoxNetwork | SafeNetwork) else [_write_exported, _write_traced]
     reasons = []
-    for write in (
-        [_write_safe] if isinstance(trained.module, BoxNetwork | SafeNetwork) else [_write_exported, _write_traced]
-    ):
+    for write in ways:
         try:
-            with tempfile.TemporaryDirectory() as folder, _silence():
+            with tempfile.TemporaryDirectory() as folder, quietly():
                 path = Path(folder) / "model.onnx"
                 write(trained.module, path, torch.tensor(X[:7]))
                 found = _served(path, X, case.task.specification)
@@ -276,13 +274,11 @@ def _onnx(trained: Trained, case: Case) -> str:
     return f"no: {', '.join(dict.fromkeys(reasons))}"
 
 
-def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
-    from smle.export import write_network
-
+def _write_safe(module: Any, path: Path, example: Tensor) -> None:
+    """Write a safe network as it writes itself."""
     if isinstance(module, SafeNetwork):
         module.to_onnx(path, monitor=False)
     else:
-        assert isinstance(module, BoxNetwork)
         write_network(module, path, monitor=False)
 
 
@@ -307,15 +303,3 @@ def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
         return found
     parts = running.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
     return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)
-
-
-@contextlib.contextmanager
-def _silence() -> Any:
-    """Keep exporters from writing pages about what they cannot do."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with quietly():
-            yield
-    finally:
-        logging.disable(level)
