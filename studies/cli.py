@@ -228,13 +228,13 @@ def trace(
 
 
 def _log_jobs() -> None:
-    """Let runs of many jobs say how far they are."""
+    """Log how far runs of many jobs are."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("studies.experiments").setLevel(logging.INFO)
 
 
 def _show(name: str, entry: dict[str, Any], output: Path) -> None:
-    """Print what is proved, the checks and the place of one benchmark; the page has the rest."""
+    """Print what is proved, the checks and where the page is; the page has the rest."""
     for preset, part in entry["presets"].items():
         if "models" in part:
             out.print(f"{name}, preset {preset}: certified: {part['certified']} of {part['models']} models")

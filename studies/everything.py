@@ -28,7 +28,7 @@ class Part:
 
 
 def parts(only: Collection[str] = (), skip: Collection[str] = ()) -> list[str]:
-    """Return what there is to run: benches by name, and the reproduction at the end.
+    """Return the parts to run: benches by name, then the reproduction.
 
     Raises:
         ValueError: If a name is unknown.

@@ -48,7 +48,7 @@ class Table:
     note: str = ""
 
     def markdown(self, level: int = 2) -> str:
-        """Return title, note and table as Markdown; the title is a heading of some level."""
+        """Return title, note and table as Markdown; `level` is that of the heading."""
         lines = [f"{'#' * level} {self.title}", ""]
         if self.note:
             lines += [self.note, ""]
@@ -182,7 +182,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw torch's random numbers from a seed inside, without a trace outside."""
+    """Seed torch inside the block; its random numbers outside stay as they were."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -209,9 +209,9 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError when what is inside takes longer than so many seconds of processor time.
+    """Raise TimeoutError when the block takes more than `seconds` of processor time.
 
-    Without effect outside the main thread and where the system has no such timer.
+    It does nothing outside the main thread, or where the system has no such timer.
     """
     if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
         yield
@@ -230,7 +230,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def asked(network: Callable[[Any], object], x: Any) -> Callable[[], None]:
-    """Return a call of a network of torch on rows, in inference mode."""
+    """Return a function that runs a torch network on rows in inference mode."""
     import torch
 
     def call() -> None:
@@ -288,7 +288,7 @@ Measure = Callable[..., Iterable[Table]]
 
 
 def bench(title: str, *, default_threads: bool = False) -> Callable[[Measure], Callable[..., BenchResult]]:
-    """Make a bench of a function that measures: one thread, memory that is kept, and a page named after the file."""
+    """Turn a function that measures into a bench: one thread, kept memory, a page named after the file."""
 
     def made(measure: Measure) -> Callable[..., BenchResult]:
         @functools.wraps(measure)

@@ -64,7 +64,7 @@ _THREADS = 4
 
 @contextmanager
 def torch_threads(count: int, *, flush: bool = False) -> Iterator[None]:
-    """Set torch's number of threads, and flush subnormal numbers to zero, for a while."""
+    """Set torch's number of threads inside the block, and flush subnormal numbers to zero."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     flushed = flush and torch.set_flush_denormal(True)
@@ -235,13 +235,13 @@ MODES: dict[str, Mode] = {
 
 
 def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
+    """Serve in every mode of torch, with and without flushing subnormal numbers; some answers are subnormal."""
     network = SafeNetwork.of(Passes(), attacker.spec, attacker.subject.certificate)
     yield from in_modes(network, attacker.zeros, count, attacker.rng)
 
 
 def learned_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Serve by the network of the paper that a box was made of; nothing is claimed of what it computes in training."""
+    """Serve by the paper's network that a box was made of; nothing is claimed about it in training mode."""
     if attacker.subject.learned is None:
         return
     passing = copy.deepcopy(attacker.subject.learned)
@@ -258,7 +258,7 @@ def in_modes(
     *,
     without: Collection[str] = (),
 ) -> Iterator[Batch]:
-    """Serve about so many points of both formats by a network that passes on what is drawn, in every mode."""
+    """Draw about `count` points in both formats, and serve them in every mode by a network that passes answers on."""
     network.eval()
     share = max(8, count // (4 * (len(MODES) - len(without))))
     for name, mode in MODES.items():
@@ -294,7 +294,7 @@ def columns_of(spec: Specification) -> list[str]:
 
 
 def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Array:
-    """Return the answer (rows, columns). One with another number of rows answers nobody: it is judged as NaN."""
+    """Return the answer (rows, columns); an answer with another number of rows counts as NaN."""
     parts = [part.reshape(len(part), -1) for part in found if part.ndim and len(part) == rows]
     together = np.concatenate(parts, axis=1) if len(parts) == len(found) else np.zeros((rows, 0))
     good = together.shape[1] == columns
@@ -429,7 +429,7 @@ _SHAPE_MODES = ("no_grad", "no mode", "inference mode", "autocast", "training mo
 
 
 def _in_turns(count: int, make: Callable[[int, int], Batch]) -> Iterator[Batch]:
-    """Yield batches of a turn and about so many rows, until there are enough; kinds and modes take turns."""
+    """Yield what `make(turn, rows)` returns until there are `count` rows; kinds and modes take turns."""
     chunk, done = min(40_000, max(1_000, count // 25)), 0
     for turn in itertools.count():
         if done >= count:

@@ -1,7 +1,7 @@
 """Points that are chosen against a head: inputs, and what the model in front of it may compute at them.
 
-An attacker knows the model: its rules, cells and numbers. What the model in front of the head would compute does not
-bind it.
+An attacker knows the model: its rules, cells and numbers. It may pass the head anything, not only what the model in
+front of it would compute.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class BoxAttacker(Attacker):
         return self.spoiled(self.corners(X), (0.02, 0.3, 1.0))
 
     def borders(self, count: int, dtype: Float) -> FloatArray:
-        """Return points within a few numbers of the format of some guard row, all rows in turn."""
+        """Return points within a few floats of a guard row, all rows in turn."""
         rows = regions_of(self.spec).rows
         share = -(-count // len(rows))
         parts = [border_points(self.spec, self.rng, share, row=row, dtype=dtype) for row in rows]
@@ -192,7 +192,7 @@ class BoxAttacker(Attacker):
         return np.concatenate(found)
 
     def vertices(self, count: int, dtype: Float) -> FloatArray:
-        """Return vertices of regions and of the domain, some moved by a number of the format."""
+        """Return vertices of regions and of the domain, some moved by one float."""
         known = self._vertices
         X = known[self.rng.integers(len(known), size=count)].astype(dtype)
         side = np.where(self.rng.random(X.shape) < 0.5, -np.inf, np.inf).astype(dtype)
@@ -236,7 +236,7 @@ class RulesAttacker(Attacker):
         self.g, self.s, self.h = known[:, :m], known[:, m:-1], known[:, -1]
 
     def inputs(self, count: int, dtype: Float) -> FloatArray:
-        """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""
+        """Return points of the domain: uniform, corners, and within a few floats of every guard row."""
         rows, spec, rng = regions_of(self.spec).rows, self.spec, self.rng
         parts = [uniform_points(spec, rng, count // 4, dtype=dtype), corner_points(spec, rng, count // 4, dtype=dtype)]
         share = -(-count // (2 * len(rows))) if rows else 0
@@ -287,7 +287,7 @@ class RulesAttacker(Attacker):
         return X
 
     def nudged(self, t: Array) -> Array:
-        """Return answers moved by up to two numbers of float32."""
+        """Return answers moved by up to two floats."""
         with np.errstate(all="ignore"):
             for _ in range(2):
                 side = np.where(self.rng.random(t.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
@@ -295,7 +295,7 @@ class RulesAttacker(Attacker):
         return t
 
     def again(self, X: FloatArray) -> Array:
-        """Return what is served to aimed answers, moved by a number or two."""
+        """Return what the head serves for aimed answers, moved by a float or two."""
         return self.nudged(self.deployed(X, self.aimed(X)))
 
     def hostile(self, X: FloatArray) -> Array:
@@ -331,7 +331,7 @@ class GridAttacker(Attacker):
 
 
 def attacker_of(subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> Any:
-    """Return who attacks heads of this family."""
+    """Return the attacker for this family of heads."""
     return {"box": BoxAttacker, "grid": GridAttacker}.get(subject.family, RulesAttacker)(subject, rng, runtimes)
 
 

@@ -102,7 +102,7 @@ Found = Iterator[tuple[Any, Batch]]
 
 
 def _plain(spec: Specification) -> Callable[[FloatArray], Array]:
-    """Return a network that was trained on the task without any rule."""
+    """Return a network trained on the task without any rule."""
     network = make_pipeline(StandardScaler(), MLPRegressor((24,), max_iter=200, random_state=0))
     with quietly():
         network.fit(*data_for(spec, 500))
@@ -114,7 +114,7 @@ def _box() -> BoxAttacker:
 
 
 def _without_rules(count: int) -> Found:
-    """Ask the plain network."""
+    """Serve the plain network's answers."""
     attacker = _box()
     X = attacker.facets(count, np.float32)
     Y = _plain(attacker.spec)(X)
@@ -122,7 +122,7 @@ def _without_rules(count: int) -> Found:
 
 
 def _gate_without_slack(count: int) -> Found:
-    """Ask certified heads whose oblique rows are compared in plain float32: Q x <= q."""
+    """Serve certified heads that compare oblique rows in plain float32: Q x <= q."""
     attacker = _box()
     subject, program = attacker.subject, BoxAgain(attacker.subject.certificate, slack=False)
     assert subject.model is not None
@@ -212,7 +212,7 @@ class _Compared(nn.Module):
 
 
 def _compared(count: int) -> Found:
-    """Compare behind a head of whole numbers: where torch flushes, tiny numbers are equal to 0."""
+    """Compare behind a head of whole numbers: where torch flushes, tiny numbers equal 0."""
     spec = Specification.from_yaml(RULES["steps"])
     subject = Subject("compared", "grid", "", spec, certify_head(spec), np.ones(2))
     attacker = GridAttacker(subject, np.random.default_rng(0))
@@ -373,7 +373,7 @@ def tallied(rows: Rows, *fields: str) -> pd.DataFrame:
 
 
 def _example(judge: Any, name: str, batch: Batch, judgment: Judgment) -> dict[str, Any]:
-    """Return how to repeat a violation, in hexadecimal."""
+    """Return what repeats a violation, in hexadecimal."""
     rule, rows = next(iter(judgment.broken.items()))
     numbers = (" ".join(float(v).hex() for v in part[rows[0]]) for part in (batch.X, batch.Z, batch.Y))
     about = {"example": name, "rule": judge.spec.rules[rule].name, "way": batch.way, "format": batch.X.dtype.name}

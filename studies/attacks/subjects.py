@@ -52,7 +52,7 @@ _EXACTLY = 0.1  # of the points of whole numbers are judged in Fractions through
 
 
 class _Whole(GridJudge):
-    """The judge of whole numbers, by the interface of the other one. It has no margins."""
+    """Judges whole numbers through the interface of `Judge`; there are no margins."""
 
     def judge(self, X: FloatArray, Y: FloatArray) -> Judgment:
         part = round(_EXACTLY * len(X))
@@ -300,7 +300,7 @@ def rule_heads() -> dict[str, Callable[[], Subject]]:
 
 
 def _words(certificate: Certificate) -> str:
-    """Say what settles the rules."""
+    """Say which clips, clauses and pairs settle the rules."""
     stored = smle_check.StatedSpecification(certificate.document["specification"], certificate.block)
     checked, parts = checked_of(stored), [f"{len(limits_of(stored))} clips"]
     if not checked.is_empty:

@@ -81,7 +81,7 @@ def _cases(quick: bool) -> Iterator[tuple[str, int, Specification, pd.DataFrame,
 
 
 def _loose(X: pd.DataFrame, y: np.ndarray) -> Specification:
-    """Return rules about a table that its rows do not meet."""
+    """Return rules that no row of a table touches."""
     ends = {name: (float(low), float(high)) for name, low, high in zip(X.columns, X.min(), X.max(), strict=True)}
     inputs = {name: (round(a - 1 - abs(b - a), 3), round(b + 1 + abs(b - a), 3)) for name, (a, b) in ends.items()}
     if y.dtype.kind == "f":

@@ -134,7 +134,7 @@ def _near(
 
 
 def _in_time(count: int) -> Iterator[int]:
-    """Count, at least to 0, until the seconds are over."""
+    """Count up to `count`, or until the time is up; yield at least one number."""
     begun = time.perf_counter()
     for i in range(count):
         yield i

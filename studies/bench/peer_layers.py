@@ -3,7 +3,7 @@
 Tasks are those of the paper and one whose limits depend on the inputs. Most peers know only constraints that hold
 everywhere: each is given the requirement of one cell (a set of rules that are active together), and a gate in float32
 that its users would write: `(x @ A.T <= a).all()`. A layer maps (embedding z, plain outputs f, inputs x) to outputs
-that obey the requirement of one cell, in real arithmetic. `NotStatableError` says that a peer has no words for it.
+that obey the requirement of one cell, in real arithmetic. `NotStatableError`: the peer cannot express the requirement.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def solve(job: Job) -> list[dict[str, Any]]:
 
 
 def settings_for(job: Job, task: Task) -> Settings:
-    """Return how a job's networks are trained."""
+    """Return how a job trains its networks."""
     settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
     return settings if job.study == "main" else vary(settings, job.benchmark, job.study)
 
@@ -259,7 +259,7 @@ def _projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
 
 
 def chain(job: Job) -> str:
-    """Return what jobs have in common that hand a backbone on to each other: all but the property's number."""
+    """Return a name that jobs share if they hand a backbone on to each other: the key without the property's number."""
     return replace(job, task=job.task[:-1]).key if _hands_on(job) else job.key
 
 

@@ -163,7 +163,7 @@ def read_results(folder: str | Path) -> Results:
 
 @dataclass(frozen=True)
 class Work:
-    """Solves jobs in whatever process it is called: the rows and seconds of each, or its error."""
+    """Solves jobs in the process that calls it; keeps rows and seconds of each, or its error."""
 
     solve: Solve
     commit: str
@@ -213,7 +213,7 @@ def _description(job: Any) -> dict[str, Any]:
 
 
 def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
-    """Say if stored results come from another commit or version than this run."""
+    """Say whether stored results come from another commit or version than this run."""
     notes = []
     for label, field, current in (("commit", "commit", here), ("version of smle", "smle", smle.__version__)):
         now = current or "unknown"

@@ -73,7 +73,7 @@ class Store:
         return target
 
     def read(self) -> dict[str, Outcome]:
-        """Return all stored outcomes by key; a file that cannot be read is told about and counts as missing."""
+        """Return all stored outcomes by key; a file that cannot be read is logged and counts as missing."""
         found = {}
         for path in sorted(self._jobs.glob("*.json")):
             try:

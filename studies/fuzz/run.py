@@ -32,7 +32,7 @@ class Outcome:
 
 
 def fuzz(target: str, *, seconds: float, output: Path, guided: bool | None = None, seed: int = 0) -> Outcome:
-    """Fuzz a target for about so many seconds; inputs that show a defect are written to `output`.
+    """Fuzz a target for about `seconds`; write inputs that show a defect to `output`.
 
     Inputs that lie there already are tried first. Coverage guides the search, by default where atheris is installed.
 
@@ -48,7 +48,7 @@ def fuzz(target: str, *, seconds: float, output: Path, guided: bool | None = Non
 
 
 def replay(target: str, data: bytes) -> str:
-    """Return what is wrong with how a target takes an input, or nothing."""
+    """Return what a target does wrong with an input; empty if nothing."""
     try:
         with within(LIMIT):
             TARGETS[target].run(data)
@@ -62,7 +62,7 @@ def replay(target: str, data: bytes) -> str:
 
 
 def _note(output: Path, data: bytes, reason: str, defects: dict[Path, str]) -> None:
-    """Keep an input unless the same thing, but for numbers in the message, was found already."""
+    """Keep an input unless the same message, numbers aside, was found before."""
     known = {_kind(other) for other in defects.values()}
     if _kind(reason) not in known and len(known) < 100:
         place = output / hashlib.sha256(data).hexdigest()[:16]
