@@ -1,4 +1,4 @@
-"""Doors through which a head is asked: NumPy, torch in every mode, the format written down again, onnxruntime.
+"""Ways to ask a head: NumPy, torch in every mode, the format written down again, onnxruntime.
 
 A door takes an attacker and about how many points it may spend, and yields batches.
 """
@@ -160,7 +160,7 @@ class Passes(nn.Module):
 
 
 def _in(context: Callable[[Any], Any], dtype: torch.dtype | None = None) -> Mode:
-    """Serve inside of a context of the network; with a format answers are in it, and wait for a gradient."""
+    """Serve inside a context; with a format, answers are converted to it and require a gradient."""
 
     def run(network: Any, x: Tensor, z: Tensor) -> Any:
         with context(network):

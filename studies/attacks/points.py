@@ -375,7 +375,7 @@ class Messages(nn.Module):
 
 
 def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
-    """Return about three edges per node, inside of each graph."""
+    """Return about three edges per node, each inside its graph."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     pairs = [first + rng.integers(0, size, (2, 3 * size)) for first, size in zip(starts, sizes, strict=True)]
     return torch.from_numpy(np.concatenate(pairs, axis=1))

@@ -266,7 +266,7 @@ class AttackJob:
 
 
 def jobs_of(*, quick: bool, points: Mapping[str, int] | None = None) -> list[AttackJob]:
-    """Return all jobs, so many that each family has its points."""
+    """Return all jobs, enough for the points of each family."""
     names = {
         "box": list(boxes(quick=quick)), "rules": list(rule_heads()), "shapes": list(_SHAPES), "unsafe": list(UNSAFE),
         "grid": [f"whole numbers: {family}" for family in FAMILIES],
@@ -366,7 +366,7 @@ _COUNTED = ("points", "violations", "margin", "seconds")
 
 
 def tallied(rows: Rows, *fields: str) -> pd.DataFrame:
-    """Add up points, violations and seconds by some fields, in the order of the rows; margins are the smallest."""
+    """Add up points, violations and seconds by some fields, in the order of the rows; keep the smallest margin."""
     table = pd.DataFrame(rows, columns=[*fields, *_COUNTED]).astype({"margin": float})
     how = {name: "min" if name == "margin" else "sum" for name in _COUNTED}
     return table.groupby(list(fields), sort=False).agg(how)

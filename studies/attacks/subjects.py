@@ -341,7 +341,7 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
 
 
 def drawn_grid(family: str, turn: int, refused: Counter[str] | None = None) -> Subject:
-    """Draw rule sets until one is certified; rules that contradict themselves, or are not decided, are counted."""
+    """Draw rule sets until one is certified; count those that contradict themselves or are not decided."""
     rng = np.random.default_rng([list(FAMILIES).index(family), turn])
     refused = Counter() if refused is None else refused
     while True:

@@ -52,7 +52,7 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 
 def estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    """Return estimators for a table, not fitted yet: those that `smle train` has by name, and boosting by itself."""
+    """Return estimators for a table, not fitted yet: those that `smle train` knows by name, and boosting alone."""
     made = partial(named_estimator, spec=spec, table=X, seed=seed)
     found = {BOOSTING: made("hist-gradient-boosting"), "linear": made("ridge")}
     if quick:
@@ -91,7 +91,7 @@ def _pairs(task: Task, quick: bool) -> dict[str, tuple[Any, Any]]:
 
 
 def _read(name: str, rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Return a table as a model wants it: with categories of pandas, if these are its own."""
+    """Return a table as a model reads it: with pandas categories where the model handles them itself."""
     if "its own" not in name:
         return rows
     texts = [name for name in known.columns if not pd.api.types.is_numeric_dtype(known[name])]

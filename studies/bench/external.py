@@ -91,7 +91,7 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 
 def _made(rules: RuleSet) -> tuple[tuple[float, float, float], Any, dict[str, Array]]:
-    """Return seconds to read, correct and check; the corrected model, and a place for the answers that it gives."""
+    """Return seconds to read, correct and check; the corrected model, and where to put the answers that it corrects."""
     asked: dict[str, Array] = {}
     text = rules.spec.to_yaml()
     start = time.perf_counter()
@@ -143,7 +143,7 @@ def _in_time(count: int) -> Iterator[int]:
 
 
 def _ratios(given: Array, costs: Array, least: list[float]) -> list[float]:
-    """Return costs of the first rows in relation to the least ones; 1 where they differ by rounding alone."""
+    """Return costs of the first rows relative to the least ones; 1 where only rounding differs."""
     found = []
     for answers, cost, best in zip(given, costs, least, strict=False):
         floor = 1e-9 * max(1.0, float(np.abs(answers).max()))
@@ -179,7 +179,7 @@ def _beside(rules: RuleSet, answers: Array, shield: Any, least: list[float]) -> 
 
 
 def _columns(served: Any) -> Any:
-    """Return what was served as columns: labels as 1 and -1."""
+    """Return served answers as columns, labels as 1 and -1."""
     values = np.asarray(served)
     return np.where(values, 1.0, -1.0) if values.dtype == bool or values.dtype.kind in "iu" else values
 
@@ -232,7 +232,7 @@ def read_rule_sets(rng: np.random.Generator) -> list[RuleSet]:
 
 
 def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.random.Generator) -> RuleSet:
-    """Return the rule set of clauses of signed label numbers, from 1 on."""
+    """Return the rule set of clauses: signed label numbers, counted from 1."""
     texts = [" or ".join(f"{'not ' if v < 0 else ''}`{names[abs(v) - 1]}`" for v in clause) for clause in clauses]
     rules = {f"r{i}": text for i, text in enumerate(texts)}
     spec = Specification.build(inputs={"row": (0, ROWS)}, labels=names, rules=rules)

@@ -136,7 +136,7 @@ def write_pages(
 
 
 def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[list[Outcome], list[str]]:
-    """Return what a page shows, and what it says about the rest: medians over some of the tasks are not those of all.
+    """Return what a page shows, and notes about the rest: medians over some tasks are not those over all.
 
     A seed that is not complete is left out where another one of the same preset and study is.
     """

@@ -1,6 +1,6 @@
 """Results on disk: one JSON file per job, written whole or not at all, so that a killed run can go on.
 
-The rows of many jobs also fit into one CSV file, to be kept for good and taken up by another run (`pack`, `take`).
+The rows of many jobs also fit into one CSV file, to be kept for good and taken over by another run (`pack`, `take`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one job: rows, or the error it ended with; when, where and with which versions.
+    """The outcome of one job: rows, or the error it ended with; when, where and with which versions.
 
     `seconds` by the clock, `cpu` of processor time (0: not measured).
     """
@@ -108,7 +108,7 @@ class Store:
         place.write_text(json.dumps(origins, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     def take(self, folder: str | Path, names: Sequence[str]) -> int:
-        """Take up the jobs that another folder's CSV files of these names hold and this one lacks; return how many.
+        """Take over the jobs in another folder's CSV files of these names that this one lacks; return how many.
 
         Raises:
             OSError: If the folder has no `origins.json`.
@@ -156,7 +156,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def origin() -> dict[str, Any]:
-    """Describe where and with what this process computes."""
+    """Describe the machine and the versions of this process."""
     return {"smle": smle.__version__, "hostname": socket.gethostname(), **environment()}
 
 
@@ -184,7 +184,7 @@ def _git(*arguments: str, folder: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can say: NumPy scalars as numbers, numbers that are not finite as null."""
+    """Return plain data for JSON: NumPy scalars as numbers, numbers that are not finite as null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

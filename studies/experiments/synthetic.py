@@ -194,7 +194,7 @@ def _nearest(A: Array, a: Array, y: Array) -> Array:
 
 
 def chosen(pool: Sequence[Candidate], count: int = 6) -> list[Candidate]:
-    """Choose properties whose grades are spread evenly between 0 and the hardest, easy ones first."""
+    """Choose properties with grades spread evenly from 0 to the hardest, easy ones first."""
     usable = [candidate for candidate in pool if candidate.difficulty <= HARDEST]
     grades = np.array([candidate.difficulty for candidate in usable])
     places = {int(np.abs(grades - share * grades.max()).argmin()) for share in np.linspace(0, 1, count)}

@@ -71,7 +71,7 @@ def values(rows: Iterable[Row], field: str, *, method: str | None = None, group:
 
 
 def quartiles(numbers: Sequence[float]) -> Quartiles | None:
-    """Return median, first and third quartile (linear interpolation); None of nothing."""
+    """Return median, first and third quartile (linear interpolation); None without numbers."""
     if not numbers:
         return None
     q1, median, q3 = np.percentile(numbers, [25, 50, 75])
@@ -200,7 +200,7 @@ def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]
 
 
 def gaps(rows: Sequence[Row], benchmark: str) -> Table:
-    """Return how far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
+    """Return gaps to the oracle, and wins and losses against post-processing, which is safe too but slow."""
     lines = []
     for group, own in by_group(rows, benchmark):
         runs = [run for run in paired(own).values() if "smle" in run]
@@ -392,7 +392,7 @@ def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[s
 
 
 def failures(failed: Iterable[tuple[str, str]]) -> Table | None:
-    """Return jobs that ended with an error, which are never dropped silently."""
+    """Return the jobs that ended with an error; none is dropped silently."""
     lines = tuple((key, error if len(error) <= 300 else error[:300] + " ...") for key, error in failed)
     note = "Their rows are missing above. `--retry-failed` runs them again; tracebacks are in the folder `jobs`."
     return Table("Failed jobs", ("job", "error"), lines, note) if lines else None

@@ -226,7 +226,7 @@ def _records() -> dict[str, ModelRecord]:
 
 
 def _linear(d: int, m: int) -> bytes:
-    """Return a model of all inputs at once, whose answers break rules."""
+    """Return a linear model whose answers break rules."""
     import onnx
 
     helper = onnx.helper
@@ -263,7 +263,7 @@ _FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yam
 
 
 def _folder(data: bytes) -> None:
-    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are new."""
+    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are renewed."""
     if len(data) < 2:
         return
     names = sorted(_folders())
@@ -289,7 +289,7 @@ def _folder(data: bytes) -> None:
 
 
 def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Make the digests new, as an attacker would; files that cannot be read stay."""
+    """Renew the digests, as an attacker would; leave files that cannot be read."""
     try:
         document = json.loads(files["certificate.json"])
         tensors = smle_check.read_weights(files["model.safetensors"])
@@ -335,7 +335,7 @@ def _folder_seeds() -> dict[str, bytes]:
 def _behind(
     special: Callable[..., bytes], wanted: Callable[[bytes], bool]
 ) -> Callable[[bytes, random.Random, Sequence[bytes]], bytes]:
-    """Return a mutation of what follows the first two bytes: a special one where they ask for it."""
+    """Return a mutation of what follows the first two bytes: a special one where those two say so."""
 
     def mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
         change = special if len(data) >= 2 and wanted(data[:2]) else mutated
@@ -345,7 +345,7 @@ def _behind(
 
 
 def _onnx(data: bytes) -> None:
-    """Check an ONNX file with its digest made new (first byte: the model), or a certificate beside a valid file."""
+    """Check an ONNX file with a renewed digest (first byte: the model), or a certificate beside a valid file."""
     if len(data) < 2:
         return
     names = sorted(_exported())
@@ -364,7 +364,7 @@ def _onnx(data: bytes) -> None:
 
 
 def _bound(sealed: bytes, onnx: bytes) -> bytes:
-    """Make the digests new, that of the head in the file included, as an attacker would."""
+    """Renew the digests, as an attacker would, that of the head in the file included."""
     try:
         return resealed(sealed, onnx)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
