@@ -355,7 +355,7 @@ def versions(attacker: Attacker, count: int) -> Iterator[Batch]:
 
 # --- backbones that return another number of rows than they are given
 
-Hostile = tuple[str, Callable[[Array], list[Any]], dict[str, int]]
+Hostile = tuple[str, Callable[[Array], list[Any]], dict[str, Any]]
 """An operator, its inputs as a function of values (64, n), None for the honest embedding, and its attributes."""
 
 HOSTILE: dict[str, Hostile] = {

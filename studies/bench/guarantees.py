@@ -72,7 +72,8 @@ def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds
         return Bounds(lower.astype(np.float32), (lower + width).astype(np.float32))
     slope, opening = rng.normal(size=(n, d)) * 0.2, rng.normal(size=(n, d)) * 0.1
     upper = lower + width + np.abs(opening).sum(axis=1)
-    return Bounds(*(part.astype(np.float32) for part in (lower, upper, slope, slope + opening)))
+    single = [part.astype(np.float32) for part in (lower, upper, slope, slope + opening)]
+    return Bounds(single[0], single[1], single[2], single[3])
 
 
 def _checks(quick: bool, passed: dict[str, bool]) -> Table:
@@ -300,7 +301,7 @@ def iterations(quick: bool, passed: dict[str, bool]) -> Table:
             network.heads.raw_weight.mul_(2.0)
         over = network.frozen_heads()
         head, problem = _first(over), HeadProblem.of(over, spec, network.cells, 0)
-        contenders = {
+        contenders: dict[str, Callable[[], object]] = {
             "ours": partial(run_pdcg, head, problem, n_it=1, n_xs=memory),
             "paper": partial(_papers_iteration, over, problem, memory, exclusions=kind != "linear"),
         }

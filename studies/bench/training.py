@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,7 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
         for kind, (bounds, *_) in _KINDS.items():
             if quick and compiled and bounds == "constant":
                 continue
+            plain: Any
             safe, plain = _networks(name, bounds)
             if compiled:
                 torch._dynamo.reset()

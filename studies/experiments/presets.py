@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -64,9 +65,9 @@ def choices_of(preset: str, benchmark: str) -> PaperChoices:
     )  # fmt: skip
 
 
-def _adam(kind: type[torch.optim.Optimizer], **options: float) -> Callable[..., torch.optim.Optimizer]:
+def _adam(kind: type[torch.optim.Optimizer], **options: Any) -> Callable[..., torch.optim.Optimizer]:
     """Return how an optimizer is made of parameters and a learning rate."""
-    return lambda parameters, rate: kind(list(parameters), lr=rate, fused=True, **options)  # type: ignore[call-arg]
+    return lambda parameters, rate: kind(list(parameters), lr=rate, fused=True, **options)
 
 
 def widths(benchmark: str, n: int, m: int) -> tuple[int, ...]:

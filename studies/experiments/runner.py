@@ -189,7 +189,7 @@ class Work:
 
     def outcome(self, job: Unit, **found: Any) -> Outcome:
         """Return an outcome with its job and its origin."""
-        what = {"rows": (), "seconds": 0.0, "origin": {"commit": self.commit, **origin()}} | found
+        what: dict[str, Any] = {"rows": (), "seconds": 0.0, "origin": {"commit": self.commit, **origin()}} | found
         return Outcome(job.key, _description(job), **what)
 
 

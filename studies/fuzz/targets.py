@@ -89,8 +89,10 @@ def _vnnlib(data: bytes) -> None:
         first, second = Path(folder, "a.vnnlib"), Path(folder, "b.vnnlib")
         first.write_bytes(data)
         spec = _asked(lambda: Specification.from_vnnlib(first), RuleError)
-        text = spec and _asked(lambda: write_vnnlib(spec), RuleError)
-        if spec is None or text is None:
+        if spec is None:
+            return
+        text = _asked(lambda: write_vnnlib(spec), RuleError)
+        if text is None:
             return
         second.write_text(text, encoding="utf-8")
         again = _asked(lambda: Specification.from_vnnlib(second))
