@@ -30,9 +30,11 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from joblib import cpu_count
 from scipy import stats
 
+Array = npt.NDArray[Any]
 _PACKAGES = (
     "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
 )  # fmt: skip

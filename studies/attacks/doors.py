@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import torch
 from torch import Tensor, nn
@@ -49,12 +48,11 @@ from studies.attacks.points import (
     plural,
 )
 from studies.attacks.subjects import Subject
-from studies.harness import quietly
+from studies.harness import Array, quietly
 from tests.support.exported import accepted, feed, model_of, resealed, session
 from tests.support.runtimes import Case
 from tests.support.written_again import ORDERS, written_again
 
-Array = npt.NDArray[np.float32]
 Door = Callable[[Any, int], Iterator[Batch]]
 BATCHES = (1, 2, 3, 33)
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -293,7 +291,7 @@ def columns_of(spec: Specification) -> list[str]:
     return interface_of(spec).columns
 
 
-def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Array:
+def answer_of(found: Sequence[Array], rows: int, columns: int) -> Array:
     """Return the answer (rows, columns); an answer with another number of rows counts as NaN."""
     parts = [part.reshape(len(part), -1) for part in found if part.ndim and len(part) == rows]
     together = np.concatenate(parts, axis=1) if len(parts) == len(found) else np.zeros((rows, 0))

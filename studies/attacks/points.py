@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,13 +24,12 @@ from smle.regions.cells import regions_of
 from smle.regions.geometry import vertices
 from smle.rules import Clause, Literals
 from studies.attacks.subjects import Subject
-from studies.harness import seeded
+from studies.harness import Array, seeded
 from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
 from tests.support.sampling import FloatArray, border_points, corner_points, finished, half_spaces, uniform_points
 
-Array = npt.NDArray[np.float32]
 Float = type[np.floating]
 Drawn = tuple[FloatArray, Array]
 """Inputs (rows, d), and embeddings or answers (rows, n)."""
@@ -147,7 +145,7 @@ class BoxAttacker(Attacker):
         size = max(len(part) for part in found)
         return np.stack([part[np.arange(size) % len(part)] for part in found])
 
-    def _pushes(self, clauses: Sequence[Clause], W: npt.NDArray[np.float64]) -> Array:
+    def _pushes(self, clauses: Sequence[Clause], W: Array) -> Array:
         rows = []
         for clause in clauses:
             g = Literals.of_clauses(clause, len(W), len(self.spec.columns)).g
@@ -157,9 +155,9 @@ class BoxAttacker(Attacker):
             rows.append(mixtures @ g @ W)
         return np.sign(np.concatenate(rows)).astype(np.float32)
 
-    def cells(self, X: FloatArray) -> npt.NDArray[np.int64]:
+    def cells(self, X: FloatArray) -> Array:
         """Return the cell of each input (rows,), as the deployed gate finds it."""
-        found: npt.NDArray[np.int64] = self.program.cell_of(X)
+        found: Array = self.program.cell_of(X)
         return found
 
     def corners(self, X: FloatArray) -> Array:
@@ -182,7 +180,7 @@ class BoxAttacker(Attacker):
         return np.concatenate(parts)[:count]
 
     @cached_property
-    def _vertices(self) -> npt.NDArray[np.float64]:
+    def _vertices(self) -> Array:
         """Vertices (count, d) of the domain and of the regions that have few enough."""
         cells, (low, high) = regions_of(self.spec), self.spec.ends()
         found = [np.stack([low, high])]
@@ -374,7 +372,7 @@ class Messages(nn.Module):
         return found
 
 
-def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
+def edges_of(sizes: Array, rng: np.random.Generator) -> Tensor:
     """Return about three edges per node, each inside its graph."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     pairs = [first + rng.integers(0, size, (2, 3 * size)) for first, size in zip(starts, sizes, strict=True)]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from sklearn.neural_network import MLPRegressor
@@ -51,13 +50,12 @@ from studies.attacks.points import (
 )
 from studies.attacks.subjects import RULES, Subject, boxes, data_for, drawn_grid, rule_heads, stated
 from studies.experiments.runner import solve_all
-from studies.harness import BenchResult, Table, quietly
+from studies.harness import Array, BenchResult, Table, quietly
 from tests.support.grid_rules import FAMILIES
 from tests.support.runtimes import Runtime, installed_runtime, prepare
 from tests.support.sampling import FloatArray, Judge, Judgment
 from tests.support.written_again import BoxAgain, RulesAgain
 
-Array = npt.NDArray[np.float32]
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import yaml
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -37,13 +36,11 @@ from smle.rules import Choice, Label, Specification
 from smle_check.heads.candidates import checked_of
 from smle_check.heads.clips import limits_of
 from studies.experiments.paper_network import FreeBox
-from studies.harness import quietly, seeded
+from studies.harness import Array, quietly, seeded
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
 from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
 
-Array = npt.NDArray[np.float64]
-Single = npt.NDArray[np.float32]
 RULES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8"))
 """Texts of rule sets by name."""
 Targets = Callable[[Any, np.random.Generator], Any]
@@ -77,7 +74,7 @@ class Subject:
     spec: Specification
     certificate: Certificate
     units: Array
-    model: Callable[[FloatArray], Single] | None = None
+    model: Callable[[FloatArray], Array] | None = None
     network: SafeNetwork | None = None
     learned: BoxNetwork | None = None
     onnx: bytes | None = None
@@ -151,9 +148,9 @@ def _box(
     spec, head = network.spec, certificate.document["program"]
     gate = "a gate" if certificate.document["gate"]["regions"] else "no gate"
 
-    def embeddings(X: FloatArray) -> Single:
+    def embeddings(X: FloatArray) -> Array:
         with torch.inference_mode():
-            found: Single = network.backbone(torch.from_numpy(X.astype(np.float32))).numpy()
+            found: Array = network.backbone(torch.from_numpy(X.astype(np.float32))).numpy()
         return found
 
     words = f"{origin}, {head['bounds']} bounds, {gate}"
@@ -328,9 +325,9 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
         model.to_onnx(Path(folder) / "model.onnx")
         data = (Path(folder) / "model.onnx").read_bytes()
 
-    def answers(X: FloatArray) -> Single:
+    def answers(X: FloatArray) -> Array:
         with quietly():  # at corners of the domain answers are often moved
-            found: Single = model.deployed_.answer(X, count=False).answers.astype(np.float32)
+            found: Array = model.deployed_.answer(X, count=False).answers.astype(np.float32)
         return found
 
     units, certificate = np.asarray(Y.std(axis=0)).reshape(-1), model.certificate_

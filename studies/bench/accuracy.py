@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -35,10 +34,9 @@ from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.table_tasks import Task, tasks
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 from tests.support.sampling import Judge, finished, hard_points
 
-Array = npt.NDArray[Any]
 NETWORK, BOOSTING = "network", "gradient boosting"
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.checked_candidates import Candidates
@@ -24,11 +23,10 @@ from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 from tests.support.drawn_rules import alternatives, draw
 from tests.support.sampling import Judge, hard_points
 
-Array = npt.NDArray[Any]
 _SETS = {False: 3000, True: 60}
 _POINTS = {False: 400, True: 200}  # attacked answers per rule set and format
 

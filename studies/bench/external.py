@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import piqp
 import torch
 from scipy import sparse
@@ -29,7 +28,7 @@ from smle.errors import DataError
 from smle.rules import Specification
 from studies.bench.peer_env import prepare
 from studies.bench.peer_layers import linear_lines, shield_of
-from studies.harness import Table, bench
+from studies.harness import Array, Table, bench
 from tests.support.sampling import Judge
 
 _JUDGED, _ALONE, _SECONDS = 100, 100, 60.0
@@ -187,7 +186,6 @@ def _columns(served: Any) -> Any:
 # --- rule sets that others published, in the folder that SMLE_DATA names, and exact optima by solvers of their own
 
 
-Array = npt.NDArray[np.float64]
 ROWS = 1_000
 """Rows of answers of one kind. The input is the number of a row, so that a model can be asked for any of them."""
 

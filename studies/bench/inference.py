@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -32,10 +31,9 @@ from smle.rules import Number, Specification
 from studies.attacks.points import Attention, Given, Messages, edges_of
 from studies.attacks.subjects import RULES
 from studies.experiments.networks import relu_layers
-from studies.harness import Table, asked, bench, interleaved, seeded
+from studies.harness import Array, Table, asked, bench, interleaved, seeded
 from tests.support.exported import session
 
-Array = npt.NDArray[np.float32]
 Call = Callable[[], Any]
 Pair = Callable[[Array], Mapping[str, Call]]
 """Inputs (rows, 3) -> the model alone, and what is compared with it."""

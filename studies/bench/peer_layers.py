@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,8 +27,8 @@ from studies.bench.table_tasks import example
 from studies.experiments.methods import Job, load_task
 from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
-from studies.experiments.tasks import Array, Task
-from studies.harness import quietly, within
+from studies.experiments.tasks import Task
+from studies.harness import Array, quietly, within
 from tests.support.sampling import Judge, half_spaces
 
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
@@ -60,7 +59,7 @@ class Case:
     task: Task
     settings: Settings
     cells: tuple[LinearCell, ...] | None
-    pairs: npt.NDArray[np.int32] | None
+    pairs: Array | None
 
 
 class FloatGate(nn.Module):

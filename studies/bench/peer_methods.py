@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,11 +27,10 @@ from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
 from studies.experiments.methods import Trained, corrected, postprocessed, train_papers, train_plainly
 from studies.experiments.networks import Settings, train_plain
 from studies.experiments.presets import settings_of
-from studies.harness import asked, interleaved, keep_memory, quietly, seeded
+from studies.harness import Array, asked, interleaved, keep_memory, quietly, seeded
 from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
-FloatArray = npt.NDArray[np.floating]
 BATCHES = (1, 256, 8192)
 _LATE = 2  # epochs with an optimization per row, after training without it
 
@@ -186,7 +184,7 @@ def solve(job: PeerJob) -> list[dict[str, Any]]:
     return rows
 
 
-def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
+def border_of(spec: Specification, count: int, *, seed: int) -> Array:
     """Return about `count` float32 points on the borders of the rules' regions and within 3 ulps of them."""
     rng = np.random.default_rng(seed)
     rows = regions_of(spec).rows
@@ -195,7 +193,7 @@ def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
     return np.concatenate([border_points(spec, rng, max(1, count // len(rows)), row=row) for row in rows])
 
 
-def _measured(trained: Trained, case: Case, judge: Judge, border: FloatArray) -> dict[str, Any]:
+def _measured(trained: Trained, case: Case, judge: Judge, border: Array) -> dict[str, Any]:
     task = case.task
     X = task.X_test.astype(np.float32)
     answers = trained.outputs(X)
@@ -294,12 +292,12 @@ def _write_traced(module: nn.Module, path: Path, example: Tensor) -> None:
     )
 
 
-def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
+def _served(path: Path, X: Array, spec: Specification) -> Array:
     """Return the answers (rows, m) of a file; safe networks have an input per column and named outputs."""
     running = session(path)
     names = [item.name for item in running.get_inputs()]
     if names != list(spec.columns):
-        found: npt.NDArray[Any] = running.run(None, {names[0]: X})[0]
+        found: Array = running.run(None, {names[0]: X})[0]
         return found
     parts = running.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
     return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)

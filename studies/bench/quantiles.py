@@ -7,7 +7,6 @@ from typing import Any
 
 import lightgbm
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_pinball_loss
@@ -16,9 +15,8 @@ from sklearn.model_selection import train_test_split
 from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 
-Array = npt.NDArray[np.float64]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIABETES = """
 inputs: {bmi: [15, 60]}

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from smle.rules import Specification
 from smle.rules.helpers import mutually_exclusive, rule
 from smle.training.loop import TrainingOptions, train
 from studies.experiments.networks import adam_step, relu_layers
-from studies.harness import Table, bench, interleaved, seeded
+from studies.harness import Array, Table, bench, interleaved, seeded
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
@@ -180,7 +179,7 @@ def _many_inputs(count: int) -> Subject:
     return _stated({"oblique": (f"{form} <= 0.5", _mixed(4))}, 64, "affine", count)
 
 
-def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach: int = 1) -> Specification:
+def never_together(labels: int, pairs: Array, inputs: int, reach: int = 1) -> Specification:
     """Return labels with exclusions everywhere; inputs lie in [-reach, reach]."""
     return Specification.build(
         inputs={f"x{i}": (-reach, reach) for i in range(inputs)},
@@ -258,9 +257,7 @@ def _stage(name: str, rows: list[tuple[Any, ...]]) -> Iterator[list[str]]:
     rows.append((name, time.perf_counter() - wall, time.process_time() - cpu, peak, *what))
 
 
-def _drawn(
-    prototypes: npt.NDArray[Any], partner: npt.NDArray[Any], count: int, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
+def _drawn(prototypes: Array, partner: Array, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Return rows around a prototype per label; each comes with a partner that it does not exclude."""
     label, rows = rng.integers(len(partner), size=count), np.arange(count)
     X = prototypes[label] + _NOISE * rng.normal(size=(count, _INPUTS))
@@ -343,7 +340,7 @@ def _trained(
 
 
 @torch.no_grad()
-def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: npt.NDArray[np.int32]) -> tuple[float, float]:
+def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: Array) -> tuple[float, float]:
     """Return F1 over all labels, and the share of rows that get two labels that exclude each other."""
     on, wanted = (model(rows[0]) >= 0).numpy(), rows[1].numpy() > 0
     broken = np.mean([(row[pairs[:, 0]] & row[pairs[:, 1]]).any() for row in on])

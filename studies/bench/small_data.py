@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
@@ -26,9 +25,8 @@ from torch import nn
 
 from smle import NetworkClassifier, NetworkRegressor
 from studies.experiments.networks import relu_layers
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 
-Array = npt.NDArray[Any]
 DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits, "diabetes": load_diabetes}
 _SLACK = 0.01
 _TIMES = 2.0

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from smle import Specification
 from smle.nearest.oracle import nearest_outputs
 from studies.attacks.subjects import RULES, Targets, bank, doses, shares
+from studies.harness import Array
 from tests.support.drawn_rules import alternatives
 from tests.support.sampling import uniform_points
 
-Array = npt.NDArray[Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATIONS = {"bank": "customers", "hospital": "patients", "energy": "plan"}
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -15,7 +14,6 @@ from smle.rules import Specification
 from studies.experiments.networks import adam_step, relu_layers
 from studies.harness import Table, bench, interleaved, seeded
 
-Array = npt.NDArray[np.float64]
 _BATCH = 128
 _NETWORKS = {
     "synthetic, 4 inputs": (4, 4, (1, 2, 1)),
@@ -49,7 +47,7 @@ def box_rule(n: int, m: int) -> Specification:
     )
 
 
-def _networks(name: str, bounds: str) -> tuple[BoxNetwork, nn.Module]:
+def _networks(name: str, bounds: str) -> tuple[BoxNetwork, Any]:
     n, m, widths = _NETWORKS[name]
 
     with seeded(0):
@@ -68,7 +66,6 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
         for kind, (bounds, *_) in _KINDS.items():
             if quick and compiled and bounds == "constant":
                 continue
-            plain: Any
             safe, plain = _networks(name, bounds)
             if compiled:
                 torch._dynamo.reset()

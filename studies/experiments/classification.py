@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.io import arff
 from sklearn.model_selection import train_test_split
@@ -21,13 +20,14 @@ from sklearn.model_selection import train_test_split
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.rules.helpers import forbidden_pairs_from_data, mutually_exclusive, rule
-from studies.experiments.tasks import Array, Flags, Task
+from studies.experiments.tasks import Task
+from studies.harness import Array
 
 QUANTILES = ("0.0", "0.3", "0.6")
 
 DATA_SETS = {
     "CHD-49": "CHD-49.arff",
-    "Flags": "Flags.arff",
+    "Array": "Array.arff",
     "Foodtruck": "foodtruck.arff",
     "Water-quality": "Water-quality.arff",
     "Yeast": "Yeast.arff",
@@ -57,7 +57,7 @@ def load(key: str, table: LabelTable) -> Task:
     return Task("classification", key, quantile, spec, X, y, X_test, y_test, partial(_broken, pairs))
 
 
-def _broken(pairs: npt.NDArray[np.int32], X: Array, outputs: Array) -> Flags:
+def _broken(pairs: Array, X: Array, outputs: Array) -> Array:
     """Return which rows predict a forbidden pair; outputs are logits."""
     on = outputs >= 0
     return np.asarray((on[:, pairs[:, 0]] & on[:, pairs[:, 1]]).any(axis=1))

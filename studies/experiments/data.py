@@ -23,7 +23,7 @@ from smle.errors import DataError
 from smle.files import replacing
 from studies.experiments.classification import DATA_SETS, LabelTable, read_arff
 from studies.experiments.forecasting import FILE, PERIODS, SERIES, read_series
-from studies.experiments.tasks import Array
+from studies.harness import Array
 
 _M4 = "https://raw.githubusercontent.com/Mcompetitions/M4-methods/master/Dataset"
 _UCO = "http://www.uco.es/grupos/kdis/MLLResources/ucobigfiles/Datasets/Full"

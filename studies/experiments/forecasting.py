@@ -18,7 +18,8 @@ import pandas as pd
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.rules.helpers import bounded_change, rule
-from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
+from studies.experiments.tasks import TOLERANCE, Task
+from studies.harness import Array
 
 FILE = "m4_selected.csv"
 INPUTS, OUTPUTS = 8, 4
@@ -99,6 +100,6 @@ def load(key: str, series: Mapping[str, Array]) -> Task:
     )  # fmt: skip
 
 
-def _broken(delta: float, X: Array, outputs: Array) -> Flags:
+def _broken(delta: float, X: Array, outputs: Array) -> Array:
     """Return which rows change by more than allowed, and by more than the paper's tolerance."""
     return np.asarray((np.abs(np.diff(outputs, axis=1)) > delta + TOLERANCE).any(axis=1))

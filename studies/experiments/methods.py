@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -26,8 +25,8 @@ from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.networks import Settings, State, train_plain, train_safe
 from studies.experiments.presets import settings_of, vary
 from studies.experiments.synthetic import trained_order
-from studies.experiments.tasks import Array, Task
-from studies.harness import interleaved
+from studies.experiments.tasks import Task
+from studies.harness import Array, interleaved
 
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 
@@ -103,7 +102,7 @@ class Trained:
     module: nn.Module | None = None
     rounded: bool = False
 
-    def outputs(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def outputs(self, X: Array) -> Array:
         """Return the outputs in the format in which the method gives them."""
         with torch.inference_mode():
             y = self.answer(torch.tensor(X, dtype=torch.float32 if self.rounded else None))

@@ -17,8 +17,8 @@ from smle.training import Adversarial as Attacks
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
 from studies.experiments.paper_network import Adversarial, AllPoints, PaperChoices, PaperNetwork
-from studies.experiments.tasks import Array, Task
-from studies.harness import seeded
+from studies.experiments.tasks import Task
+from studies.harness import Array, seeded
 from tests.support.formulations import label_search, scaled_projection
 
 

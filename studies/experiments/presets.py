@@ -65,7 +65,7 @@ def choices_of(preset: str, benchmark: str) -> PaperChoices:
     )  # fmt: skip
 
 
-def _adam(kind: type[torch.optim.Optimizer], **options: Any) -> Callable[..., torch.optim.Optimizer]:
+def _adam(kind: Any, **options: Any) -> Callable[..., torch.optim.Optimizer]:
     """Return how an optimizer is made of parameters and a learning rate."""
     return lambda parameters, rate: kind(list(parameters), lr=rate, fused=True, **options)
 

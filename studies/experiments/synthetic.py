@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from smle.errors import SmleError
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, linear_rule
-from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
+from studies.experiments.tasks import TOLERANCE, Task
+from studies.harness import Array
 
 POWERS = {"easy": (1, 2), "medium": (3, 4), "hard": (1, 2, 3, 4)}
 
@@ -73,7 +73,7 @@ class SyntheticProperty:
         rule = linear_rule(self.Q, self.q, self.R, self.r, inputs=names, outputs=outputs, name=self.name)
         return Specification.build(inputs=dict.fromkeys(names, (-2, 2)), outputs=outputs, rules=[rule])
 
-    def broken(self, X: Array, outputs: Array) -> Flags:
+    def broken(self, X: Array, outputs: Array) -> Array:
         """Return which rows break the property by more than the paper's tolerance."""
         inside = (self.q >= X @ self.Q.T).all(axis=1)
         return np.asarray(inside & (outputs @ self.R.T - self.r > TOLERANCE).any(axis=1))
@@ -107,7 +107,7 @@ def synthetic_data(n: int, powers: tuple[int, ...]) -> SyntheticData:
     mean, deviation = raw.mean(axis=0), raw.std(axis=0)
     y, y_test = (raw - mean) / deviation, (raw_test - mean) / deviation
 
-    def parts(x: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def parts(x: Array) -> tuple[Array, Array]:
         size = np.abs(x)
         return (size < 0.1 ** (1 / n)).all(axis=1), (size > 0.9 ** (1 / n)).any(axis=1)
 
