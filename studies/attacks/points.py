@@ -357,10 +357,10 @@ class Attention(nn.Module):
 class Messages(nn.Module):
     """Nodes (n, d) and edges (2, e) -> answers (n, m)."""
 
-    def __init__(self, inputs: int, outputs: int, width: int = 16, rounds: int = 2) -> None:
+    def __init__(self, inputs: int, outputs: int, width: int = 16) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(inputs, width), nn.Linear(width, outputs)
-        self.along = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(rounds))
+        self.along = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(2))
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         """Return the answers."""

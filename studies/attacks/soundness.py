@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -263,14 +263,14 @@ class AttackJob:
         return f"{self.family}_{name}_{self.turn}{'_quick' * self.quick}"
 
 
-def jobs_of(*, quick: bool, points: Mapping[str, int] | None = None) -> list[AttackJob]:
+def jobs_of(*, quick: bool) -> list[AttackJob]:
     """Return all jobs, enough for the points of each family."""
     names = {
         "box": list(boxes(quick=quick)), "rules": list(rule_heads()), "shapes": list(_SHAPES), "unsafe": list(UNSAFE),
         "grid": [f"whole numbers: {family}" for family in FAMILIES],
     }  # fmt: skip
     found = []
-    for family, total in (points or (_QUICK_POINTS if quick else _POINTS)).items():
+    for family, total in (_QUICK_POINTS if quick else _POINTS).items():
         own = [name for name in names[family] if not quick or name in _QUICK or family in ("shapes", "unsafe")]
         turns = 1 if quick else math.ceil(total / (_JOB[family] * len(own)))
         share = math.ceil(total / (turns * len(own)))
