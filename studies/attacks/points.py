@@ -28,12 +28,12 @@ from studies.harness import Array, seeded
 from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
-from tests.support.sampling import FloatArray, border_points, corner_points, finished, half_spaces, uniform_points
+from tests.support.sampling import border_points, corner_points, finished, half_spaces, uniform_points
 
 Float = type[np.floating]
-Drawn = tuple[FloatArray, Array]
+Drawn = tuple[Array, Array]
 """Inputs (rows, d), and embeddings or answers (rows, n)."""
-Serve = Callable[[FloatArray, Array], Array]
+Serve = Callable[[Array, Array], Array]
 """(inputs, embeddings or answers) -> what is served (rows, m)."""
 KINDS: tuple[Float, ...] = (np.float32, np.float64)
 TINY = 2.0**-126
@@ -44,8 +44,8 @@ _ODD = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**100, 1e-40, -1e-42, 
 class Batch:
     """Inputs as passed and as the rules see them (clamped to the domain), embeddings, outputs, and how they came."""
 
-    X: FloatArray
-    at: FloatArray
+    X: Array
+    at: Array
     Z: Array
     Y: Array
     way: str
@@ -58,7 +58,7 @@ def chunks(count: int, chunk: int) -> Iterator[tuple[int, Float]]:
         yield max(8, min(chunk, count - start)), next(kinds)
 
 
-def in_batches(serve: Serve, size: int, X: FloatArray, Z: Array) -> Array:
+def in_batches(serve: Serve, size: int, X: Array, Z: Array) -> Array:
     """Serve a few rows at a time."""
     return np.concatenate([serve(X[i : i + size], Z[i : i + size]) for i in range(0, len(X), size)])
 
@@ -80,7 +80,7 @@ class Attacker:
         self.program = subject.program
         self.one_hot = [column for group in self.spec.one_hot for column in group]
 
-    def deployed(self, X: FloatArray, Z: Array) -> Array:
+    def deployed(self, X: Array, Z: Array) -> Array:
         """Return what the deployed head serves (rows, m)."""
         served: Array = self.program(X, Z)
         return served
@@ -91,7 +91,7 @@ class Attacker:
         X = self.inputs(count, dtype)
         return X, self.subject.model(X)
 
-    def inputs(self, count: int, dtype: Float) -> FloatArray:
+    def inputs(self, count: int, dtype: Float) -> Array:
         """Return inputs of the domain."""
         return uniform_points(self.spec, self.rng, count, dtype=dtype)
 
@@ -121,7 +121,7 @@ class BoxAttacker(Attacker):
     chunk = 1 << 17
     way = "torch"
 
-    def deployed(self, X: FloatArray, Z: Array) -> Array:
+    def deployed(self, X: Array, Z: Array) -> Array:
         """Return what the head in torch serves (rows, m)."""
         assert self.subject.network is not None
         with torch.inference_mode():
@@ -155,12 +155,12 @@ class BoxAttacker(Attacker):
             rows.append(mixtures @ g @ W)
         return np.sign(np.concatenate(rows)).astype(np.float32)
 
-    def cells(self, X: FloatArray) -> Array:
+    def cells(self, X: Array) -> Array:
         """Return the cell of each input (rows,), as the deployed gate finds it."""
         found: Array = self.program.cell_of(X)
         return found
 
-    def corners(self, X: FloatArray) -> Array:
+    def corners(self, X: Array) -> Array:
         """Return embeddings (rows, n) beyond or at the corner of the clip's box that is worst for some clause."""
         pick = self.rng.integers(self.directions.shape[1], size=len(X))
         Z = self.directions[self.cells(X), pick]
@@ -168,11 +168,11 @@ class BoxAttacker(Attacker):
         with np.errstate(invalid="ignore"):  # a unit without influence: 0 times infinity is NaN, which is welcome
             return np.asarray(Z * self.rng.choice(sizes, size=(len(X), 1)))
 
-    def hostile(self, X: FloatArray) -> Array:
+    def hostile(self, X: Array) -> Array:
         """Return corners spoiled."""
         return self.spoiled(self.corners(X), (0.02, 0.3, 1.0))
 
-    def borders(self, count: int, dtype: Float) -> FloatArray:
+    def borders(self, count: int, dtype: Float) -> Array:
         """Return points within a few floats of a guard row, all rows in turn."""
         rows = regions_of(self.spec).rows
         share = -(-count // len(rows))
@@ -189,7 +189,7 @@ class BoxAttacker(Attacker):
             found += [] if points is None else [points]
         return np.concatenate(found)
 
-    def vertices(self, count: int, dtype: Float) -> FloatArray:
+    def vertices(self, count: int, dtype: Float) -> Array:
         """Return vertices of regions and of the domain, some moved by one float."""
         known = self._vertices
         X = known[self.rng.integers(len(known), size=count)].astype(dtype)
@@ -198,7 +198,7 @@ class BoxAttacker(Attacker):
         mixed = np.concatenate([X[: count // 2], corner_points(self.spec, self.rng, count, dtype=dtype)])
         return finished(self.spec, mixed[:count], dtype)
 
-    def facets(self, count: int, dtype: Float) -> FloatArray:
+    def facets(self, count: int, dtype: Float) -> Array:
         """Return points between two vertices, or a vertex and a border: on faces of the regions."""
         first, second = self.vertices(count, dtype), self.vertices(count, dtype)
         second[::2] = self.borders(len(second[::2]), dtype)
@@ -206,7 +206,7 @@ class BoxAttacker(Attacker):
         mixed = first.astype(np.float64) * share + second.astype(np.float64) * (1 - share)
         return finished(self.spec, mixed, dtype)
 
-    def cornered(self, *parts: FloatArray) -> Drawn:
+    def cornered(self, *parts: Array) -> Drawn:
         """Return inputs with embeddings at the corners of the clip's box."""
         X = np.concatenate(parts)
         return X, self.corners(X)
@@ -233,7 +233,7 @@ class RulesAttacker(Attacker):
         known = np.unique(np.column_stack([stated.g, stated.s, stated.h]), axis=0)
         self.g, self.s, self.h = known[:, :m], known[:, m:-1], known[:, -1]
 
-    def inputs(self, count: int, dtype: Float) -> FloatArray:
+    def inputs(self, count: int, dtype: Float) -> Array:
         """Return points of the domain: uniform, corners, and within a few floats of every guard row."""
         rows, spec, rng = regions_of(self.spec).rows, self.spec, self.rng
         parts = [uniform_points(spec, rng, count // 4, dtype=dtype), corner_points(spec, rng, count // 4, dtype=dtype)]
@@ -244,11 +244,11 @@ class RulesAttacker(Attacker):
             X = np.concatenate([X, uniform_points(spec, rng, count - len(X), dtype=dtype)])
         return X[rng.permutation(len(X))[:count]]
 
-    def aimed(self, X: FloatArray) -> Array:
+    def aimed(self, X: Array) -> Array:
         """Return answers on the border of some literal at these inputs, or next to it."""
         n, (L, m), rng = len(X), self.g.shape, self.rng
         size = self.subject.units * 10.0 ** rng.integers(-2, 3, (n, 1))
-        t = rng.normal(size=(n, m)) * size
+        t: Array = rng.normal(size=(n, m)) * size
         if not L:
             return t.astype(np.float32)
         for _ in range(2):
@@ -262,7 +262,7 @@ class RulesAttacker(Attacker):
         with np.errstate(all="ignore"):
             return self.nudged(t.astype(np.float32))
 
-    def met(self, X: FloatArray, Z: Array) -> FloatArray:
+    def met(self, X: Array, Z: Array) -> Array:
         """Return inputs moved so that answers lie on the border of a literal that moves with them, or next to it.
 
         Inputs in float64 come nearer to it than any answer in float32 could.
@@ -292,15 +292,15 @@ class RulesAttacker(Attacker):
                 t = np.where(self.rng.random(t.shape) < 0.4, np.nextafter(t, side), t)
         return t
 
-    def again(self, X: FloatArray) -> Array:
+    def again(self, X: Array) -> Array:
         """Return what the head serves for aimed answers, moved by a float or two."""
         return self.nudged(self.deployed(X, self.aimed(X)))
 
-    def hostile(self, X: FloatArray) -> Array:
+    def hostile(self, X: Array) -> Array:
         """Return aimed answers spoiled."""
         return self.spoiled(self.aimed(X), (0.05, 0.4, 1.0))
 
-    def at(self, count: int, dtype: Float, answers: Callable[[FloatArray], Array]) -> Drawn:
+    def at(self, count: int, dtype: Float, answers: Callable[[Array], Array]) -> Drawn:
         """Return inputs with answers of one kind; half of the inputs are moved until they meet a border."""
         X = self.inputs(count, dtype)
         Z = answers(X)

@@ -53,7 +53,7 @@ from studies.experiments.runner import solve_all
 from studies.harness import Array, BenchResult, Table, quietly
 from tests.support.grid_rules import FAMILIES
 from tests.support.runtimes import Runtime, installed_runtime, prepare
-from tests.support.sampling import FloatArray, Judge, Judgment
+from tests.support.sampling import Judge, Judgment
 from tests.support.written_again import BoxAgain, RulesAgain
 
 Rows = list[dict[str, Any]]
@@ -99,7 +99,7 @@ Found = Iterator[tuple[Any, Batch]]
 """Batches, each with its judge."""
 
 
-def _plain(spec: Specification) -> Callable[[FloatArray], Array]:
+def _plain(spec: Specification) -> Callable[[Array], Array]:
     """Return a network trained on the task without any rule."""
     network = make_pipeline(StandardScaler(), MLPRegressor((24,), max_iter=200, random_state=0))
     with quietly():

@@ -39,7 +39,7 @@ from studies.experiments.paper_network import FreeBox
 from studies.harness import Array, quietly, seeded
 from tests.support.drawn_rules import draw
 from tests.support.grid_rules import FAMILIES, GridJudge
-from tests.support.sampling import FloatArray, Judge, Judgment, uniform_points
+from tests.support.sampling import Judge, Judgment, uniform_points
 
 RULES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8"))
 """Texts of rule sets by name."""
@@ -51,7 +51,7 @@ _EXACTLY = 0.1  # of the points of whole numbers are judged in Fractions through
 class _Whole(GridJudge):
     """Judges whole numbers through the interface of `Judge`; there are no margins."""
 
-    def judge(self, X: FloatArray, Y: FloatArray) -> Judgment:
+    def judge(self, X: Array, Y: Array) -> Judgment:
         part = round(_EXACTLY * len(X))
         wrong = [self.wrong(X[:part], Y[:part], exact=True), self.wrong(X[part:], Y[part:]) + part]
         rows = np.concatenate(wrong).astype(np.intp)
@@ -74,7 +74,7 @@ class Subject:
     spec: Specification
     certificate: Certificate
     units: Array
-    model: Callable[[FloatArray], Array] | None = None
+    model: Callable[[Array], Array] | None = None
     network: SafeNetwork | None = None
     learned: BoxNetwork | None = None
     onnx: bytes | None = None
@@ -148,7 +148,7 @@ def _box(
     spec, head = network.spec, certificate.document["program"]
     gate = "a gate" if certificate.document["gate"]["regions"] else "no gate"
 
-    def embeddings(X: FloatArray) -> Array:
+    def embeddings(X: Array) -> Array:
         with torch.inference_mode():
             found: Array = network.backbone(torch.from_numpy(X.astype(np.float32))).numpy()
         return found
@@ -325,7 +325,7 @@ def corrected(name: str, text: str, estimator: Any, targets: Targets, *, rows: i
         model.to_onnx(Path(folder) / "model.onnx")
         data = (Path(folder) / "model.onnx").read_bytes()
 
-    def answers(X: FloatArray) -> Array:
+    def answers(X: Array) -> Array:
         with quietly():  # at corners of the domain answers are often moved
             found: Array = model.deployed_.answer(X, count=False).answers.astype(np.float32)
         return found

@@ -27,7 +27,7 @@ QUANTILES = ("0.0", "0.3", "0.6")
 
 DATA_SETS = {
     "CHD-49": "CHD-49.arff",
-    "Array": "Array.arff",
+    "Flags": "Flags.arff",
     "Foodtruck": "foodtruck.arff",
     "Water-quality": "Water-quality.arff",
     "Yeast": "Yeast.arff",

@@ -107,22 +107,23 @@ def synthetic_data(n: int, powers: tuple[int, ...]) -> SyntheticData:
     mean, deviation = raw.mean(axis=0), raw.std(axis=0)
     y, y_test = (raw - mean) / deviation, (raw_test - mean) / deviation
 
-    def parts(x: Array) -> tuple[Array, Array]:
+    def parts(x: Array) -> tuple[Array, Array, Array]:
+        """Return which rows are in distribution, in the interpolation and in the extrapolation set."""
         size = np.abs(x)
-        return (size < 0.1 ** (1 / n)).all(axis=1), (size > 0.9 ** (1 / n)).any(axis=1)
+        inner, outer = (size < 0.1 ** (1 / n)).all(axis=1), (size > 0.9 ** (1 / n)).any(axis=1)
+        return ~(inner | outer), inner, outer
 
-    (inner, outer), (inner_test, outer_test) = parts(X), parts(X_test)
-    keep, keep_test = ~(inner | outer), ~(inner_test | outer_test)
+    (keep, *apart), tested = parts(X), parts(X_test)
     everything, truth = np.concatenate([X, X_test]), np.concatenate([y, y_test])
-    inner_all, outer_all = np.concatenate([inner, inner_test]), np.concatenate([outer, outer_test])
+    inner, outer = (np.concatenate(pair) for pair in zip(apart, tested[1:], strict=True))
     return SyntheticData(
         X[keep],
         y[keep],
-        X_test[keep_test],
-        y_test[keep_test],
-        (everything[inner_all], truth[inner_all]),
-        (everything[outer_all], truth[outer_all]),
-        tuple((X_test[rows], y_test[rows]) for rows in (keep_test, inner_test, outer_test)),
+        X_test[tested[0]],
+        y_test[tested[0]],
+        (everything[inner], truth[inner]),
+        (everything[outer], truth[outer]),
+        tuple((X_test[rows], y_test[rows]) for rows in tested),
     )
 
 
