@@ -328,27 +328,30 @@ def versions(attacker: Attacker, count: int) -> Iterator[Batch]:
     if not attacker.subject.is_exported or not attacker.runtimes:
         return
     X, Z = attacker.zeros(max(64, count // (4 * len(attacker.runtimes))), np.float32)
-    cuts = [slice(0, 0)]
-    for size in (*BATCHES, len(X)):
-        start = cuts[-1].stop
-        cuts += [slice(i, min(i + size, len(X))) for i in range(start, min(start + 5 * size, len(X)), size)]
-    cuts = [cut for cut in cuts if cut.stop > cut.start]
-    names, feeds = columns_of(attacker.spec), [feed(attacker.spec, X[cut]) for cut in cuts]
-    chosen = [{**own, EMBEDDING: Z[cut]} for own, cut in zip(feeds, cuts, strict=True)]
+    ends = np.cumsum(np.repeat(BATCHES, 5))
+    Xs, Zs = ([part for part in np.split(own, ends[ends < len(X)]) if len(part)] for own in (X, Z))
+    names, feeds = columns_of(attacker.spec), [feed(attacker.spec, part) for part in Xs]
+    chosen = [{**own, EMBEDDING: part} for own, part in zip(feeds, Zs, strict=True)]
     head = head_file(attacker.spec, attacker.subject.certificate)
     cases = {level: Case(head, names, chosen, level) for level in (LEVELS[0], LEVELS[-1])}
     if attacker.subject.onnx is not None:
         cases["model and head"] = Case(attacker.subject.onnx, names, feeds, LEVELS[-1])
-    for runtime, flush in itertools.product(attacker.runtimes, (False, True)):
+    for flush in (False, True):
+        yield from _in_runtimes(attacker, cases, Xs, Zs, flush=flush)
+
+
+def _in_runtimes(
+    attacker: Attacker, cases: dict[str, Case], Xs: Sequence[Array], Zs: Sequence[Array], *, flush: bool = False
+) -> Iterator[Batch]:
+    """Ask every onnxruntime the same calls of all cases; leave out those that it refuses."""
+    for runtime in attacker.runtimes:
         found = runtime.answers(list(cases.values()), flush=flush)
         for title, calls in zip(cases, found, strict=True):
-            done = [(cut, y) for cut, y in zip(cuts, calls, strict=True) if y is not None]
+            m, asked = len(attacker.spec.targets), zip(Xs, Zs, calls, strict=True)
+            done = [(X, Z, answer_of(y, len(X), m)) for X, Z, y in asked if y is not None]
             if done:
-                rows = np.concatenate([np.arange(cut.start, cut.stop) for cut, _ in done])
-                m = len(attacker.spec.targets)
-                Y = np.concatenate([answer_of(y, cut.stop - cut.start, m) for cut, y in done])
-                way = f"onnxruntime {runtime.version}, {title}{', flush to zero' if flush else ''}"
-                yield Batch(X[rows], X[rows], Z[rows], Y, way)
+                X, Z, Y = (np.concatenate(part) for part in zip(*done, strict=True))
+                yield Batch(X, X, Z, Y, f"onnxruntime {runtime.version}, {title}{', flush to zero' if flush else ''}")
 
 
 # --- backbones that return another number of rows than they are given
@@ -383,13 +386,7 @@ def wrong_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
         data = spoiled(honest, hostile, values)
         if accepted(data, resealed(sealed, data)) is not None:
             cases[name] = Case(data, columns_of(spec), [feed(spec, X) for X in Xs])
-    for runtime in attacker.runtimes:
-        for name, found in zip(cases, runtime.answers(list(cases.values())), strict=True):
-            for X, y in zip(Xs, found, strict=True):
-                if y is not None:
-                    Y = answer_of(y, len(X), len(spec.targets))
-                    Z = values[:1].repeat(len(X), axis=0)
-                    yield Batch(X, X, Z, Y, f"onnxruntime {runtime.version}, {name}")
+    yield from _in_runtimes(attacker, cases, Xs, [values[:1].repeat(len(X), axis=0) for X in Xs])
 
 
 def exported(subject: Subject) -> tuple[bytes, bytes]:
