@@ -393,9 +393,14 @@ def exported(subject: Subject) -> tuple[bytes, bytes]:
     """Return a box with its backbone as an ONNX file, and its certificate."""
     assert subject.network is not None
     record = ModelRecord(weights_of(subject.network), {}, subject.spec.to_yaml(), subject.certificate)
+    return file_of(record, monitor=False)
+
+
+def file_of(record: ModelRecord, *, monitor: bool = True) -> tuple[bytes, bytes]:
+    """Return a record as an ONNX file, and its certificate."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.onnx"
-        write_onnx(record, place, monitor=False)
+        write_onnx(record, place, monitor=monitor)
         return place.read_bytes(), companion(place).read_bytes()
 
 

@@ -282,9 +282,9 @@ def rule_heads() -> dict[str, Callable[[], Subject]]:
     }
     names = (
         "ramps", "ranges", "touching", "tables", "sums with tables", "oblique", "labels", "advice", "mixed",
-        "around zero",
+        "around zero", "ten mixed limits",
     )  # fmt: skip
-    listed = {name: RULES[name] for name in names} | {"ten mixed limits": ten_limits(), "many limits": many_limits()}
+    listed = {name: RULES[name] for name in names} | {"many limits": many_limits()}
     drawn = {f"random {seed}": draw(seed) for seed in (3, 5, 8, 13, 21, 34)}
     return {
         **{
@@ -355,19 +355,6 @@ def drawn_grid(family: str, turn: int, refused: Counter[str] | None = None) -> S
 
 
 # --- rules that are made, and simulated targets
-
-
-def ten_limits() -> str:
-    """Return limits of three outputs in units from 1e-3 to 1e6."""
-    units = (1e-3, 1.0, 1e6)
-    lines = ["inputs: {a: [-10, 10], b: [0, 1], c: [1, 500]}", "outputs: [y0, y1, y2]", "rules:"]
-    whens = ["", "when: a > 0.3, ", "when: b <= 0.7 and c >= 3, ", "when: a + 3.3 * b - 0.1 * c <= 1.7, "]
-    for r in range(10):
-        unit, side = units[r % 3], ">=" if r % 2 else "<="
-        moving = f" + {0.01 * unit:.6g} * c" if r % 3 == 1 else ""
-        at = (-1 if r % 2 else 1) * unit * (5 + r)
-        lines.append(f"  - {{name: r{r}, {whens[r % 4]}then: y{r % 3} {side} {at:.6g}{moving}}}")
-    return "\n".join(lines) + "\n"
 
 
 def many_limits() -> str:

@@ -18,7 +18,6 @@ import numpy as np
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import DataError, RuleError
-from smle.graphs.certified_files import companion, write_onnx
 from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.rules.rules_author import certify_rules
@@ -29,7 +28,7 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.attacks.doors import columns_of
+from studies.attacks.doors import columns_of, file_of
 from studies.attacks.subjects import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
 from studies.harness import seeded
@@ -252,13 +251,7 @@ def _folders() -> dict[str, dict[str, bytes]]:
 
 @cache
 def _exported() -> dict[str, tuple[bytes, bytes]]:
-    made = {}
-    for name, record in _records().items():
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "model.onnx"
-            write_onnx(record, place)
-            made[name] = place.read_bytes(), companion(place).read_bytes()
-    return made
+    return {name: file_of(record) for name, record in _records().items()}
 
 
 _FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yaml", "model.json", "model.onnx")
