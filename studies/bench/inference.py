@@ -40,42 +40,6 @@ Pair = Callable[[Array], Mapping[str, Call]]
 
 # --- rules
 
-_INPUTS = "inputs: {a: [0, 1], b: [0, 1], c: [0, 1]}\n"
-_TEN = (
-    "then: y >= -1",
-    "when: a <= 0.5, then: y <= 3",
-    "when: b > 0.7, then: y <= 2",
-    "when: c < 0.2, then: y >= -0.8",
-    "when: a > 0.2 and b <= 0.9, then: y <= 2.5",
-    "then: y <= 3 * a + 1",
-    "when: b <= 0.4, then: y <= b + c + 1",
-    "when: c >= 0.6, then: y >= 0.5 * a - 1",
-    "when: a + b <= 1, then: y <= 2 * c + 1",
-    "when: a >= 0.9, then: y >= 0.2 * b - 0.9",
-)
-_LIMITS = {
-    "one constant": ("when: a <= 0.5, then: y <= 0.2",),
-    "one affine": ("when: a <= 0.5, then: y <= 0.3 * b + 0.1",),
-    "ten mixed": _TEN,
-}
-_COUPLED = {
-    "A: 3 rows, 2 outputs": ("when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 and q - p <= 0.5",),
-    "B: 10 literals, 4 outputs": (
-        "when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 + 0.1 * b and r + s <= 1 and q + r <= 1",
-        "when: a <= {share}, then: p + r <= 0.2 or p + r >= 1",
-        "when: a <= {share}, then: p + q + r + s <= 2 and r - s <= 0.6 and s - r <= 0.6 and p - s <= 1",
-    ),
-}
-_WHOLE = {
-    "cents": ("{y: {step: 0.01}}", ("then: 0 <= y <= 1000", "then: y <= 500 + 100 * a")),
-    "20 shares of 1": (
-        "{" + ", ".join(f"s{i}: {{}}" for i in range(20)) + "}",
-        (
-            f"then: {' + '.join(f's{i}' for i in range(20))} == 1",
-            f"then: {' and '.join(f'0 <= s{i} <= 0.2' for i in range(20))}",
-        ),
-    ),
-}
 _ASKED = {
     ("NumPy", "one constant"): {0: 1.5},
     ("NumPy", "one affine"): {0: 1.9},
@@ -94,20 +58,19 @@ _ASKED = {
 """Ratios that are asked for: of onnxruntime at these sizes, of others from them on (up to the next)."""
 
 
-def _stated(outputs: str, rules: tuple[str, ...]) -> Specification:
-    listed = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
-    return Specification.from_yaml(f"{_INPUTS}outputs: {outputs}\nrules:\n{listed}")
-
-
 def _cases() -> list[tuple[str, str, Specification, float]]:
     """Return name, share of rows that are repaired, rules, and the level around which a model answers."""
-    cases = [(name, "", _stated("[y]", rules), 0.0) for name, rules in _LIMITS.items()]
-    for name, rules in _COUPLED.items():
-        outputs = "[p, q]" if name.startswith("A") else "[p, q, r, s]"
+    limits = ("one constant", "one affine", "ten mixed")
+    cases = [(name, "", Specification.from_yaml(RULES[name]), 0.0) for name in limits]
+    for name in ("A: 3 rows, 2 outputs", "B: 10 literals, 4 outputs"):
         for share, level in ((0.0, 0.0), (0.1, 5.0), (1.0, 5.0)):
-            stated = tuple(rule.format(share=share) for rule in rules)
-            cases.append((name, f"{share:.0%}", _stated(outputs, stated), level))
-    return cases + [(name, "", _stated(*whole), 0.05) for name, whole in _WHOLE.items()]
+            text = RULES[name].replace("SHARE", str(share))
+            cases.append((name, f"{share:.0%}", Specification.from_yaml(text), level))
+    parts = [f"s{i}" for i in range(20)]
+    rules = {"r0": f"{' + '.join(parts)} == 1", "r1": " and ".join(f"0 <= {part} <= 0.2" for part in parts)}
+    inputs, outputs = dict.fromkeys("abc", (0, 1)), {part: dict[str, Any]() for part in parts}
+    shares = Specification.build(inputs=inputs, outputs=outputs, rules=rules)
+    return [*cases, ("cents", "", Specification.from_yaml(RULES["cents"]), 0.05), ("20 shares of 1", "", shares, 0.05)]
 
 
 # --- runtimes: a 3-64-64-64-m network, with and without a head

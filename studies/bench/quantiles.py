@@ -29,12 +29,8 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 def _diabetes() -> tuple[str, Specification, pd.DataFrame, Array]:
     table = load_diabetes(as_frame=True, scaled=False).frame
-    return (
-        "diabetes",
-        Specification.from_yaml(RULES["diabetes"]),
-        table.drop(columns="target"),
-        table["target"].to_numpy(),
-    )
+    spec = Specification.from_yaml(RULES["diabetes"])
+    return "diabetes", spec, table.drop(columns="target"), table["target"].to_numpy()
 
 
 def _demand(rows: int) -> tuple[str, Specification, pd.DataFrame, Array]:
