@@ -28,8 +28,6 @@ from studies.experiments.synthetic import trained_order
 from studies.experiments.tasks import Task
 from studies.harness import Array, interleaved
 
-METHODS = ("oracle", "preprocess", "postprocess", "smle")
-
 _BLOCKS, _BLOCK = 12, 20  # turns of a method with single examples, and examples per turn
 
 
