@@ -159,23 +159,20 @@ def _effects(benchmark: str, found: Found) -> Table:
         ended = [(row, base) for row, base in pairs if not row["stopped"] and not base["stopped"]]
         if not ended:
             continue
-        gains = [row["score_averaged"] - base["score_averaged"] for row, base in ended]
-        paper = name != "default"
-        lines.append(
-            (
-                _label(benchmark, name),
-                f"{len(ended)} of {len(pairs)}",
-                float(np.median([row["score_averaged"] for row, _ in ended])),
-                float(np.median(gains)),
-                min(gains),
-                max(gains),
-                f"{sum(g > 0.001 for g in gains)} / {sum(g < -0.001 for g in gains)}",
-                float(np.median([row["cpu_train"] / base["cpu_train"] for row, base in ended])),
-                f"{sum(row['pdcg_success'] for row, _ in ended)}" if paper else "-",
-                float(np.median([row["pdcg_counterexamples"] for row, _ in ended])) if paper else "-",
-                float(np.mean([row["crossed"] for row, _ in ended])) if paper else "-",
-            )
-        )
+        gains, slower = np.transpose([
+            (row["score_averaged"] - base["score_averaged"], row["cpu_train"] / base["cpu_train"])
+            for row, base in ended
+        ])  # fmt: skip
+        median = float(np.median([row["score_averaged"] for row, _ in ended]))
+        better = f"{(gains > 0.001).sum()} / {(gains < -0.001).sum()}"
+        pdcg: tuple[object, ...] = ("-", "-", "-")
+        if name != "default":
+            fields = ("pdcg_success", "pdcg_counterexamples", "crossed")
+            converged, counts, crossed = ([row[field] for row, _ in ended] for field in fields)
+            pdcg = f"{sum(converged)}", float(np.median(counts)), float(np.mean(crossed))
+        spread = (float(function(gains)) for function in (np.median, np.min, np.max))
+        share = f"{len(ended)} of {len(pairs)}"
+        lines.append((_label(benchmark, name), share, median, *spread, better, float(np.median(slower)), *pdcg))
     return Table(
         benchmark,
         (
@@ -198,10 +195,8 @@ def _label(benchmark: str, name: str) -> str:
         "text": "all: the text",
         "text_gated": "the same, gated",
     }
-    if name in whole:
-        return whole[name]
     choice = name.partition("=")[0]
-    return f"{choice}: {getattr(_turned(benchmark, name), choice)}"
+    return whole.get(name) or f"{choice}: {getattr(_turned(benchmark, name), choice)}"
 
 
 def _cheaper(found: Found) -> Table:
