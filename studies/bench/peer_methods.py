@@ -22,10 +22,9 @@ from smle.networks.onnx_export import write_network
 from smle.networks.safe_network import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.rules import Specification
-from smle.training.loop import train
 from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
 from studies.experiments.methods import Trained, corrected, postprocessed, train_papers, train_plainly
-from studies.experiments.networks import Settings, train_plain
+from studies.experiments.networks import Settings, fitted, train_plain, units_of
 from studies.experiments.presets import settings_of
 from studies.harness import Array, asked, interleaved, keep_memory, quietly, seeded
 from tests.support.exported import session
@@ -79,18 +78,16 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
 def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
     """Train with a layer all the way; one with an optimization per row in the last epochs only, at a tenth the rate."""
     task, options, m = case.task, settings.options, case.task.y.shape[1]
-    shift, size = np.zeros(m), 1.0
+    shift, spread = units_of(task, settings, task.y)
+    size = spread
     if method.startswith("projection"):
+        shift, size = np.zeros(m), 1.0
         first = replace(options, max_epochs=max(options.max_epochs - _LATE, 1))
         plain = train_plain(task, replace(settings, options=first), task.y, seed=seed)[0].requires_grad_(True)
         assert isinstance(plain, nn.Sequential)
         body, last = plain
         options = replace(options, max_epochs=_LATE, final_epochs=0, learning_rate=options.learning_rate / 10)
-        spread = float(np.sqrt(task.y.var(axis=0).mean()))
     else:
-        if not task.has_labels:
-            shift, size = task.y.mean(axis=0), float(np.sqrt(task.y.var(axis=0).mean()))
-        spread = size
         with seeded(seed):
             body = settings.backbone.build(task.X)
             last = nn.Linear(settings.backbone.embedding, m)
@@ -102,13 +99,8 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
             return nn.functional.binary_cross_entropy_with_logits(predicted, wanted)
         return ((predicted - wanted) ** 2).mean() / spread**2
 
-    X, y = (torch.tensor(part, dtype=torch.float32) for part in (task.X, task.y))
-    count = len(X) - int(len(X) * options.validation_fraction)
     start = time.process_time()
-    history = train(
-        network, X[:count], y[:count], loss=loss, options=options, seed=seed, title="peer",
-        validation=(X[count:], y[count:]),
-    )  # fmt: skip
+    history = fitted(network, task.X, task.y, options, loss=loss, seed=seed, title="peer")
     facts = {"cpu_train": time.process_time() - start, "epochs": len(history.loss)}
     network.fold()
     return Trained(network, facts, network, rounded=True)
