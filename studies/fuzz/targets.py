@@ -192,25 +192,22 @@ def _protobuf(data: bytes) -> None:
 # --- Checkers as wholes --------------------------------------------------------------------------------------
 
 _SMALL = {
-    "braking": (RULES["braking"], "fixed", True),
-    "dose": (RULES["dose"], "affine", True),
-    "one head": (RULES["dose"], "affine", False),
-    "labels": (RULES["labels"], "fixed", True),
-    "mixed": (RULES["mixed"], "fixed", True),
-    "network": (
-        "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.5, then: y >= 0}]\n",
-        "network",
-        True,
-    ),
+    "braking": ("braking", "fixed", True),
+    "dose": ("dose", "affine", True),
+    "one head": ("dose", "affine", False),
+    "labels": ("labels", "fixed", True),
+    "mixed": ("mixed", "fixed", True),
+    "network": ("half", "network", True),
 }
+"""Names of rules, bounds, and whether there is a gate."""
 
 
 @cache
 def _records() -> dict[str, ModelRecord]:
     """Return small certified models of all kinds, not trained."""
     made = {}
-    for name, (text, bounds, gate) in _SMALL.items():
-        spec = Specification.from_yaml(text)
+    for name, (rules, bounds, gate) in _SMALL.items():
+        spec = Specification.from_yaml(RULES[rules])
         with seeded(0):
             backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
             network = project(BoxNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate))
