@@ -101,7 +101,7 @@ Found = Iterator[tuple[Any, Batch]]
 
 def _plain(spec: Specification) -> Callable[[Array], Array]:
     """Return a network trained on the task without any rule."""
-    network = make_pipeline(StandardScaler(), MLPRegressor((24,), max_iter=200, random_state=0))
+    network = make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(24,), max_iter=200, random_state=0))
     with quietly():
         network.fit(*data_for(spec, 500))
     return lambda X: np.asarray(network.predict(X), dtype=np.float32).reshape(len(X), -1)
@@ -302,8 +302,8 @@ def solve(job: AttackJob) -> Rows:
         asked.append(dict(zip(("attack", "way", *_COUNTED), counts, strict=True)))
         examples += [_example(judge, name, batch, judgment)] if judgment.broken and len(examples) < 10 else []
         start = end
-    found = tallied(asked, "attack", "way").reset_index().to_dict("records")
-    rows: Rows = [{**about, "origin": origin, **{str(name): value for name, value in row.items()}} for row in found]
+    table = tallied(asked, "attack", "way").reset_index().assign(**about, origin=origin)
+    rows: Any = table.to_dict("records")
     told = [
         {**about, "runtime": runtime.version, **{kind: runtime.told[kind] - old[kind] for kind in _TOLD}}
         for runtime, old in zip(runtimes, before if runtimes else (), strict=True)
@@ -397,8 +397,8 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
     safe = [row for row in counted if row["family"] != "unsafe"]
     models, unsafe = tallied(safe, "subject"), tallied([r for r in counted if r["family"] == "unsafe"], "subject")
     points, violations = int(models["points"].sum()), int(models["violations"].sum())
-    told = {kind: _told(rows, kind) for kind in _TOLD}
-    crashes = sum(told["crashed"].values())
+    told = pd.DataFrame([row for row in rows if "runtime" in row], columns=["runtime", *_TOLD]).groupby("runtime").sum()
+    crashes = int(told["crashed"].sum())
     origins = {row["subject"]: row["origin"] for row in safe}
     examples = [row for row in rows if "example" in row]
     passed = {
@@ -421,7 +421,7 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
         Table("Ways to compute", ("way", *columns), _lines(tallied(safe, "way")), _WAYS_NOTE),
         Table(
             "Versions of onnxruntime", ("version", *(f"calls {kind}" for kind in _TOLD)),
-            (*((v, *(told[kind][v] for kind in _TOLD)) for v in told["answered"]),
+            (*(tuple(row) for row in told.itertuples()),
              *((f"{v}: not installed ({reason})", 0, 0, 0) for v, reason in _runtimes(quick)[1].items())),
             _RUNTIMES_NOTE,
         ),
@@ -438,14 +438,6 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
         told_of = tuple(tuple(row[name] for name in shown) for row in broken)
         tables.append(Table("VIOLATIONS", shown, told_of, "The first ones found, in hexadecimal."))
     return BenchResult("soundness", "Soundness: attacks on certified heads", tuple(tables), passed, quick)
-
-
-def _told(rows: Rows, kind: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        if "runtime" in row:
-            found[row["runtime"]] += row[kind]
-    return found
 
 
 def _refusals(rows: Rows) -> str:
