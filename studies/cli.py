@@ -87,7 +87,7 @@ def everything(
     resume = f"finished parts are in {output}; run the same command again to go on."
     with reported(interrupted=lambda: resume):
         from studies.changes import changes_of
-        from studies.everything import failed, run_everything
+        from studies.everything import run_everything
 
         _log_jobs()
         ended = run_everything(
@@ -95,7 +95,7 @@ def everything(
         )
         if before is not None:
             (output / "changes.md").write_text(changes_of(before, output), encoding="utf-8")
-        if lost := failed(ended):
+        if lost := [part.name for part in ended if part.outcome == "failed"]:
             out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
             raise typer.Exit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,3 @@ def _part(name: str, folder: Path, here: str, quick: bool, jobs: int, asked: dic
         return Part(name, "failed", time.perf_counter() - start, text)
     stamp.write_text(here, encoding="utf-8")
     return Part(name, "done", time.perf_counter() - start)
-
-
-def failed(ended: Sequence[Part]) -> list[str]:
-    """Return the names of parts that failed."""
-    return [part.name for part in ended if part.outcome == "failed"]

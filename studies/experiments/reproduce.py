@@ -110,29 +110,25 @@ def make_jobs(
     return found
 
 
-def write_pages(
-    folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS
-) -> dict[str, object]:
-    """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary.
+def write_pages(folder: Path, *, quick: bool, benchmarks: Sequence[str]) -> None:
+    """Write the pages of all stored results, quick ones or full ones, and `summary.json`.
 
     Raises:
         DataError: If there are none.
     """
-    target, results = Path(folder), read_results(folder)
+    results, store = read_results(folder), Store(folder)
     if not results.outcomes:
-        raise DataError(f"There are no results in '{target}'. Run the experiments first, without --report-only.")
+        raise DataError(f"There are no results in '{folder}'. Run the experiments first, without --report-only.")
     summary: dict[str, object] = {}
     for benchmark in benchmarks:
         own = (outcome for outcome in results.outcomes if outcome.job["benchmark"] == benchmark)
         outcomes = [outcome for outcome in own if bool(outcome.job["quick"]) == quick]
         if outcomes:
-            Store(target).pack(benchmark, outcomes)
+            store.pack(benchmark, outcomes)
             shown, notes = _whole(outcomes, benchmark, quick)
-            summary[benchmark] = write_page(
-                target, benchmark, shown, studies=ABLATIONS.get(benchmark, {}), runs=Store(target).runs(), notes=notes
-            )
-    (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return summary
+            studies = ABLATIONS.get(benchmark, {})
+            summary[benchmark] = write_page(folder, benchmark, shown, studies=studies, runs=store.runs(), notes=notes)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[list[Outcome], list[str]]:
