@@ -31,22 +31,8 @@ from smle.nn import SafeNetwork
 from smle.rules import Choice, Literals, Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.nodes import EMBEDDING, STACKED
-from studies.attacks.points import (
-    KINDS,
-    Attacker,
-    Attention,
-    Batch,
-    BoxAttacker,
-    Drawn,
-    Float,
-    Messages,
-    Shaped,
-    batch_of,
-    chunks,
-    edges_of,
-    in_batches,
-    plural,
-)
+from studies.attacks import points
+from studies.attacks.points import KINDS, Attacker, Batch, BoxAttacker, Drawn, Float, chunks, in_batches, plural
 from studies.attacks.subjects import Subject
 from studies.harness import Array, quietly
 from tests.support.exported import accepted, feed, model_of, resealed, session
@@ -441,7 +427,7 @@ def _in_turns(count: int, make: Callable[[int, int], Batch]) -> Iterator[Batch]:
 
 def sequences(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve 5 to 200 positions: features per position and per sequence, with and without padding, in a file."""
-    network, rng = Shaped(attacker, Attention), attacker.rng
+    network, rng = points.Shaped(attacker, points.Attention), attacker.rng
     running = network.in_file(network.drawn((3, 6), np.float32)[1])
 
     def batch(turn: int, rows: int) -> Batch:
@@ -463,27 +449,27 @@ def sequences(attacker: Attacker, count: int) -> Iterator[Batch]:
             y = running(x, given)
         else:
             y = mode(network, x, given)
-        return batch_of(x, given, y, f"Transformer, {kind}, {name}")
+        return points.batch_of(x, given, y, f"Transformer, {kind}, {name}")
 
     yield from _in_turns(count, batch)
 
 
 def graphs(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve graphs of 3 to 500 nodes, with and without edges, many at a time, in torch and in a file."""
-    network, rng = Shaped(attacker, Messages), attacker.rng
+    network, rng = points.Shaped(attacker, points.Messages), attacker.rng
     running = network.in_file(network.drawn((5,), np.float32)[1] | {"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])})
 
     def batch(turn: int, rows: int) -> Batch:
         sizes = rng.integers(3, 501, size=max(1, rows // 250))
         x, given = network.drawn((int(sizes.sum()),), KINDS[turn % 2])
-        given["edges"] = edges_of(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
+        given["edges"] = points.edges_of(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
         name = _SHAPE_MODES[turn % len(_SHAPE_MODES)]
         if turn % 4 == 3:
             x, name = x.to(torch.float32), "onnxruntime"
             y = running(x, given)
         else:
             y = MODES[name](network, x, given)
-        return batch_of(x, given, y, f"graph network, {name}")
+        return points.batch_of(x, given, y, f"graph network, {name}")
 
     yield from _in_turns(count, batch)
 
