@@ -92,7 +92,8 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
             body = settings.backbone.build(task.X)
             last = nn.Linear(settings.backbone.embedding, m)
     assert isinstance(last, nn.Linear)
-    network = guarded(method, case, body, last, shift=shift, size=size)
+    with seeded(seed + 1):  # RAYEN draws a map of its own
+        network = guarded(method, case, body, last, shift=shift, size=size)
 
     def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
         if task.has_labels:
