@@ -21,21 +21,18 @@ def changes_of(before: str | Path, after: str | Path) -> str:
     """Return a Markdown page about the benches that both folders hold: first what got worse, then what moved."""
     old, new = _read(before), _read(after)
     shared = sorted(old.keys() & new.keys())
-    lost: list[str] = []
-    gained: list[str] = []
-    open_: list[str] = []
+    told: dict[str, list[str]] = {"Met no longer": [], "Still not met": [], "Met now": []}
     for name in shared:
-        known = old[name]["passed"]
         for what, is_met in new[name]["passed"].items():
-            if known.get(what, is_met) != is_met:
-                (gained if is_met else lost).append(f"* {name}: {what}")
-            elif not is_met:
-                open_.append(f"* {name}: {what}")
+            was_met = old[name]["passed"].get(what, is_met)
+            if not (is_met and was_met):
+                kind = "Met now" if is_met else "Met no longer" if was_met else "Still not met"
+                told[kind].append(f"* {name}: {what}")
     moved = [(name, *cell) for name in shared for cell in _moved(old[name]["tables"], new[name]["tables"])]
     columns = ("page", "table", "row", "column", "before", "now", "ratio")
     note = f"Numbers that moved by more than {_MOVED:.0%}. Times are those of a shared machine."
     parts = [f"# What changed\n\nBenches in both folders: {', '.join(shared)}."]
-    for title, lines in (("Met no longer", lost), ("Still not met", open_), ("Met now", gained)):
+    for title, lines in told.items():
         parts.append(f"## {title}\n\n" + ("\n".join(lines) or "None."))
     return "\n\n".join([*parts, Table("Moved", columns, tuple(moved), note).markdown()]) + "\n"
 

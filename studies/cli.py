@@ -31,12 +31,18 @@ Benchmark = Literal["synthetic", "forecasting", "classification", "all"]
 Preset = Literal["paper", "published", "best", "all"]
 Study = Literal["main", "ablation", "all"]
 Backend = Literal["loky", "ray", "dask"]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few epochs, on generated data.")]
+Jobs = Annotated[int, typer.Option(help="Jobs at a time, where there are many; -1: one per core.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")]
+OneStudy = Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data; else SMLE_DATA, the cache, or a download.")]
+Goal = Annotated[Path, typer.Option("--output", "-o", help="Folder for what is made; a run goes on where one stopped.")]
 
 
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which bench; none: list them.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
+    quick: Quick = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for tables and numbers.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Jobs at a time, for benches of many jobs.")] = None,
     folder: Annotated[
@@ -63,15 +69,13 @@ def bench(
 
 @app.command(name="all")
 def everything(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for all pages; a run goes on where one stopped.")
-    ],
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes; needs no data.")] = False,
+    output: Goal,
+    quick: Quick = False,
     only: Annotated[list[str] | None, typer.Option(help="A part to run; may be repeated. None: all.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="A part to leave out; may be repeated.")] = None,
-    jobs: Annotated[int, typer.Option(help="Jobs at a time, for parts of many jobs.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the reproduction: 0, 1, ...")] = 1,
-    study: Annotated[Study, typer.Option(help="Of the reproduction. main: Q1 and Q2; ablation: Q3.")] = "main",
+    jobs: Jobs = 1,
+    seeds: Seeds = 1,
+    study: OneStudy = "main",
     before: Annotated[
         Path | None, typer.Option(help="Folder of earlier pages; changes.md says what differs from them.")
     ] = None,
@@ -83,7 +87,7 @@ def everything(
     resume = f"finished parts are in {output}; run the same command again to go on."
     with reported(interrupted=lambda: resume):
         from studies.changes import changes_of
-        from studies.everything import failed, run_everything
+        from studies.everything import run_everything
 
         _log_jobs()
         ended = run_everything(
@@ -91,7 +95,7 @@ def everything(
         )
         if before is not None:
             (output / "changes.md").write_text(changes_of(before, output), encoding="utf-8")
-        if lost := failed(ended):
+        if lost := [part.name for part in ended if part.outcome == "failed"]:
             out.print(f"failed: {', '.join(lost)}; see error.txt in {output}/parts", markup=False, soft_wrap=True)
             raise typer.Exit(1)
 
@@ -100,9 +104,7 @@ def everything(
 def fuzz(
     target: Annotated[str | None, typer.Argument(help="What to fuzz; none: list the targets.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 60.0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for inputs that show a defect.")] = Path(
-        "fuzz"
-    ),
+    output: Goal = Path("fuzz"),
     guided: Annotated[
         bool | None, typer.Option("--guided/--plain", help="By coverage (atheris), or plain mutations.")
     ] = None,
@@ -153,19 +155,17 @@ def verifier_export(
 @app.command()
 def reproduce(
     benchmark: Annotated[Benchmark, typer.Argument(help="Which benchmark of the paper.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results, figures and pages.")],
+    output: Goal,
     preset: Annotated[
         Preset, typer.Option(help="paper: as the text says; published: as its code does; best: our default; or all.")
     ],
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data; else SMLE_DATA, the cache, or a download.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")] = 1,
-    study: Annotated[Study, typer.Option(help="main: Q1 and Q2; ablation: Q3.")] = "main",
-    jobs: Annotated[int, typer.Option(help="Jobs at a time; -1: one per core.")] = 1,
+    data_dir: DataDir = None,
+    seeds: Seeds = 1,
+    study: OneStudy = "main",
+    jobs: Jobs = 1,
     backend: Annotated[Backend, typer.Option(help="Local processes, or a cluster.")] = "loky",
     address: Annotated[str | None, typer.Option(help="Address of a ray or dask cluster; else a local one.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few tasks on generated stand-ins; needs no data.")] = False,
+    quick: Quick = False,
     task: Annotated[str | None, typer.Option(help="One task by its name, as in n2-medium-P3.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed jobs again.")] = False,
     report_only: Annotated[bool, typer.Option("--report-only", help="Run nothing, write the pages.")] = False,
@@ -187,20 +187,10 @@ def reproduce(
         _log_jobs()
         run(
             BENCHMARKS if benchmark == "all" else (benchmark,),
-            output=output,
-            data_dir=data_dir,
             presets=PRESETS if preset == "all" else (preset,),
-            task=task,
-            seeds=seeds,
-            study=study,
-            jobs=jobs,
-            backend=backend,
-            address=address,
-            quick=quick,
-            retry_failed=retry_failed,
-            report_only=report_only,
-            taken_from=taken_from,
-        )
+            output=output, data_dir=data_dir, task=task, seeds=seeds, study=study, jobs=jobs, backend=backend,
+            address=address, quick=quick, retry_failed=retry_failed, report_only=report_only, taken_from=taken_from,
+        )  # fmt: skip
         summary = json.loads((output / "summary.json").read_text(encoding="utf-8"))
         if as_json:
             print_json(summary)
@@ -215,8 +205,8 @@ def trace(
     task: Annotated[str, typer.Argument(help="One task by its name, as in n2-medium-P3.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture, .png or .svg.")],
     preset: Annotated[Preset, typer.Option(help="paper or published.")],
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs.")] = False,
+    data_dir: DataDir = None,
+    quick: Quick = False,
 ) -> None:
     """Train one network of the paper and draw what its projections did, step by step.
 
@@ -224,10 +214,12 @@ def trace(
     """
     with reported():
         from studies.experiments.figures import draw_projections, picture
-        from studies.experiments.methods import Job, trained
+        from studies.experiments.methods import Job, load_task, seed_of, settings_for, train_papers
 
         place = None if data_dir is None else str(data_dir)
-        _, history = trained(Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place))
+        job = Job(benchmark, task, preset, "main", 0, quick=quick, data_dir=place)
+        data = load_task(job)
+        _, history = train_papers(data, settings_for(job, data), seed_of(job))
         figure = draw_projections(history, title=f"{task}, preset {preset}")
         output.write_bytes(picture(figure, output.suffix.removeprefix(".")))
         out.print(
@@ -236,13 +228,13 @@ def trace(
 
 
 def _log_jobs() -> None:
-    """Let runs of many jobs say how far they are."""
+    """Log how far runs of many jobs are."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("studies.experiments").setLevel(logging.INFO)
 
 
 def _show(name: str, entry: dict[str, Any], output: Path) -> None:
-    """Print what is proved, the checks and the place of one benchmark; the page has the rest."""
+    """Print what is proved, the checks and where the page is; the page has the rest."""
     for preset, part in entry["presets"].items():
         if "models" in part:
             out.print(f"{name}, preset {preset}: certified: {part['certified']} of {part['models']} models")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Part:
 
 
 def parts(only: Collection[str] = (), skip: Collection[str] = ()) -> list[str]:
-    """Return what there is to run: benches by name, and the reproduction at the end.
+    """Return the parts to run: benches by name, then the reproduction.
 
     Raises:
         ValueError: If a name is unknown.
@@ -57,15 +57,7 @@ def run_everything(
     the same call tries it again. Parts that another commit finished are kept, and named: for pages of one commit begin
     with an empty folder.
 
-    Args:
-        output: Folder for all pages.
-        quick: Small sizes.
-        only: Parts to run; none: all.
-        skip: Parts to leave out.
-        jobs: Jobs at a time, for parts of many jobs.
-        seeds: Seeds of the reproduction.
-        study: What is reproduced: main (Q1 and Q2), ablation (Q3) or all.
-        say: Where progress goes.
+    Arguments are the options of `python -m studies all`; progress goes to `say`.
 
     Returns:
         What became of each part.
@@ -102,8 +94,3 @@ def _part(name: str, folder: Path, here: str, quick: bool, jobs: int, asked: dic
         return Part(name, "failed", time.perf_counter() - start, text)
     stamp.write_text(here, encoding="utf-8")
     return Part(name, "done", time.perf_counter() - start)
-
-
-def failed(ended: Sequence[Part]) -> list[str]:
-    """Return the names of parts that failed."""
-    return [part.name for part in ended if part.outcome == "failed"]

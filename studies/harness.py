@@ -11,6 +11,7 @@ import ctypes
 import functools
 import io
 import json
+import logging
 import multiprocessing
 import os
 import platform
@@ -29,8 +30,11 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from joblib import cpu_count
 from scipy import stats
 
+Array = npt.NDArray[Any]
 _PACKAGES = (
     "smle", "numpy", "scipy", "scikit-learn", "torch", "highspy", "piqp", "pyscipopt", "onnxruntime",
 )  # fmt: skip
@@ -46,7 +50,7 @@ class Table:
     note: str = ""
 
     def markdown(self, level: int = 2) -> str:
-        """Return title, note and table as Markdown; the title is a heading of some level."""
+        """Return title, note and table as Markdown; `level` is that of the heading."""
         lines = [f"{'#' * level} {self.title}", ""]
         if self.note:
             lines += [self.note, ""]
@@ -64,56 +68,29 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Where something was measured: machine, Python, versions of packages that matter, time."""
-
-    machine: str
-    processor: str
-    cores: int
-    memory_gb: float
-    python: str
-    packages: dict[str, str]
-    when: str
-
-
-def environment() -> Environment:
-    """Describe this machine and the installed versions."""
-    return Environment(
-        machine=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_gb=round(_memory(), 1),
-        python=platform.python_version(),
-        packages=_versions(),
-        when=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-    )
-
-
 @lru_cache
-def _versions() -> dict[str, str]:
+def _machine() -> dict[str, Any]:
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return versions
-
-
-@lru_cache
-def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0.0
+    return {
+        "machine": f"{platform.system()} {platform.machine()}",
+        "processor": next(named, platform.processor() or "unknown"),
+        "cores": cpu_count(),
+        "memory_gb": round(memory, 1),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
 
 
-def _memory() -> float:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):
-        return float("nan")
+def environment() -> dict[str, Any]:
+    """Return where something is measured: machine, Python, versions of packages that matter, and the time."""
+    return {**_machine(), "when": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
 
 
 # --- measuring
@@ -206,22 +183,37 @@ def one_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Swallow what others print, and their warnings."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch inside the block; its random numbers outside stay as they were."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         yield
 
 
 @contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError when what is inside takes longer than so many seconds of processor time.
+def quietly() -> Iterator[None]:
+    """Swallow what others print and log, and their warnings."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
-    Without effect outside the main thread and where the system has no such timer.
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError when the block takes more than `seconds` of processor time.
+
+    It does nothing outside the main thread, or where the system has no such timer.
     """
     if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
         yield
@@ -240,7 +232,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def asked(network: Callable[[Any], object], x: Any) -> Callable[[], None]:
-    """Return a call of a network of torch on rows, in inference mode."""
+    """Return a function that runs a torch network on rows in inference mode."""
     import torch
 
     def call() -> None:
@@ -270,16 +262,16 @@ class BenchResult:
     tables: tuple[Table, ...]
     passed: dict[str, bool] = field(default_factory=dict)
     quick: bool = False
-    environment: Environment = field(default_factory=environment)
+    environment: dict[str, Any] = field(default_factory=environment)
 
     def markdown(self) -> str:
         """Return the whole result as a Markdown page."""
         where = self.environment
-        versions = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+        versions = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
         parts = [
             f"# {self.title}",
-            f"Measured on {where.when}, {where.processor} ({where.cores} cores, {where.memory_gb:.0f} GB), "
-            f"{where.machine}, Python {where.python}; {versions}."
+            f"Measured on {where['when']}, {where['processor']} ({where['cores']} cores, {where['memory_gb']:.0f} GB), "
+            f"{where['machine']}, Python {where['python']}; {versions}."
             + (" Quick run: small sizes, few rounds." if self.quick else ""),
         ]
         parts += [table.markdown() for table in self.tables]
@@ -293,20 +285,20 @@ class BenchResult:
         return json.dumps(asdict(self), indent=1, default=_plain, allow_nan=False) + "\n"
 
 
-Measure = Callable[[bool, dict[str, bool]], Iterable[Table]]
-"""(quick, place for requirements and whether they are met) -> tables."""
+Measure = Callable[..., Iterable[Table]]
+"""(quick, place for requirements and whether they are met, options of its own) -> tables."""
 
 
 def bench(title: str, *, default_threads: bool = False) -> Callable[[Measure], Callable[..., BenchResult]]:
-    """Make a bench of a function that measures: one thread, memory that is kept, and a page named after the file."""
+    """Turn a function that measures into a bench: one thread, kept memory, a page named after the file."""
 
     def made(measure: Measure) -> Callable[..., BenchResult]:
         @functools.wraps(measure)
-        def run(quick: bool = False) -> BenchResult:
+        def run(quick: bool = False, **options: Any) -> BenchResult:
             passed: dict[str, bool] = {}
             keep_memory()
             with contextlib.nullcontext() if default_threads else one_thread():
-                tables = tuple(measure(quick, passed))
+                tables = tuple(measure(quick, passed, **options))
             return BenchResult(measure.__module__.rpartition(".")[2], title, tables, passed, quick)
 
         return run

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import block_diag
 
 from smle.certificates.agreement import cells_of
@@ -26,13 +25,12 @@ from smle.extras import require
 from smle.graphs.backbone import layers_of
 from smle.regions.cells import Cells
 from smle.rules import Clause, Literal, Literals, Polytope, Row, Rule, Specification
+from studies.harness import Array
 from tests.support.sampling import half_spaces
 from tests.support.vnnlib import write_vnnlib
 
 if TYPE_CHECKING:
     from smle.storage import ModelRecord
-
-Array = npt.NDArray[np.float64]
 
 
 def write_cell(record: ModelRecord, cell: int, path: str | PathLike[str], *, plain: bool = False) -> None:
@@ -135,7 +133,7 @@ def cell_specification(spec: Specification, cells: Cells, cell: int) -> Specific
     return replace(spec, rules=tuple(rules))
 
 
-def head_layers(weights: dict[str, npt.NDArray[Any]], cell: int, *, carry: bool = False) -> list[tuple[Array, Array]]:
+def head_layers(weights: dict[str, Array], cell: int, *, carry: bool = False) -> list[tuple[Array, Array]]:
     """Return dense layers (weight, bias), relu between them, that compute what the head of a cell outputs.
 
     `carry`: the last layer sees x - low behind its other inputs, whether the head needs it or not.

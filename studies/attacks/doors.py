@@ -1,4 +1,4 @@
-"""Doors through which a head is asked: NumPy, torch in every mode, the format written down again, onnxruntime.
+"""Ways to ask a head: NumPy, torch in every mode, the format written down again, onnxruntime.
 
 A door takes an attacker and about how many points it may spend, and yields batches.
 """
@@ -12,51 +12,33 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import onnx
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from smle.certificates.document import Certificate
-from smle.extras import require
 from smle.graphs.certified_files import companion, write_onnx
-from smle.graphs.head_graph import certified_program, graph_model, interface_of
-from smle.heads.grid.grid_onnx import grid_proposals
-from smle.heads.rules.rules_onnx import proposals_of
+from smle.graphs.head_graph import interface_of
 from smle.nearest.onnx.pieces import Backbone
 from smle.networks.folders import weights_of
 from smle.nn import SafeNetwork
 from smle.rules import Choice, Literals, Specification
 from smle.storage import ModelRecord
 from smle_check.onnx.nodes import EMBEDDING, STACKED
-from studies.attacks.points import (
-    KINDS,
-    Attacker,
-    Attention,
-    Batch,
-    BoxAttacker,
-    Drawn,
-    Float,
-    Messages,
-    Serve,
-    Shaped,
-    batch_of,
-    chunks,
-    edges_of,
-    in_batches,
-    plural,
-)
+from studies.attacks import points
+from studies.attacks.points import KINDS, Attacker, Batch, BoxAttacker, Drawn, Float, chunks, in_batches, plural
 from studies.attacks.subjects import Subject
-from studies.harness import quietly
-from tests.support.exported import accepted, feed, resealed, session
+from studies.harness import Array, quietly
+from tests.support.exported import accepted, feed, model_of, resealed, session
 from tests.support.runtimes import Case
 from tests.support.written_again import ORDERS, written_again
 
-Array = npt.NDArray[np.float32]
 Door = Callable[[Any, int], Iterator[Batch]]
 BATCHES = (1, 2, 3, 33)
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -66,7 +48,7 @@ _THREADS = 4
 
 @contextmanager
 def torch_threads(count: int, *, flush: bool = False) -> Iterator[None]:
-    """Set torch's number of threads, and flush subnormal numbers to zero, for a while."""
+    """Set torch's number of threads inside the block, and flush subnormal numbers to zero."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     flushed = flush and torch.set_flush_denormal(True)
@@ -88,7 +70,7 @@ def outside(attacker: Attacker, count: int) -> Iterator[Batch]:
         odd = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310], dtype=dtype)
         spoiled = np.where(attacker.rng.random(X.shape) < 0.3, attacker.rng.choice(odd, size=X.shape), X)
         spoiled[:, attacker.one_hot] = X[:, attacker.one_hot]
-        low, high = attacker.ends(dtype)
+        low, high = attacker.spec.ends(dtype)
         yield Batch(spoiled, np.fmin(np.fmax(spoiled, low), high), Z, attacker.deployed(spoiled, Z), attacker.way)
 
 
@@ -129,7 +111,7 @@ def gradient(attacker: BoxAttacker, count: int) -> Iterator[Batch]:
     assert network is not None
     assert model is not None
     steps, size = 10, min(1 << 14, max(1, count // 10))
-    low, high = (torch.from_numpy(end.copy()) for end in attacker.ends(np.float32))
+    low, high = (torch.from_numpy(end.copy()) for end in attacker.spec.ends(np.float32))
     movable = torch.ones(len(spec.columns))
     for group in spec.one_hot:
         movable[list(group)] = 0
@@ -161,31 +143,31 @@ class Passes(nn.Module):
         return answers
 
 
-def _quiet(context: Callable[[], Any]) -> Mode:
+def _in(context: Callable[[Any], Any], dtype: torch.dtype | None = None) -> Mode:
+    """Serve inside a context; with a format, answers are converted to it and require a gradient."""
+
     def run(network: Any, x: Tensor, z: Tensor) -> Any:
-        with context():
-            return network(x, z)
+        with context(network):
+            return network(x, z if dtype is None else z.to(dtype, copy=True).requires_grad_())
 
     return run
 
 
-def _in_format(dtype: torch.dtype) -> Mode:
-    return lambda network, x, z: network(x, z.to(dtype, copy=True).requires_grad_())
-
-
-def _training(network: Any, x: Tensor, z: Tensor) -> Any:
+@contextmanager
+def _training(network: Any) -> Iterator[None]:
     network.train()
     try:
         with torch.no_grad():
-            return network(x, z)
+            yield
     finally:
         network.eval()
 
 
-def _by_default(network: Any, x: Tensor, z: Tensor) -> Any:
+@contextmanager
+def _by_default(network: Any) -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     try:
-        return network(x, z.clone().requires_grad_())
+        yield
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -206,53 +188,44 @@ def _compiled(network: Any, x: Tensor, z: Tensor) -> Any:
     return function(x, z.clone().requires_grad_())
 
 
-def _pushed(network: Any, x: Tensor, z: Tensor) -> Any:
-    return torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0]
-
-
-def _hooked(network: Any, x: Tensor, z: Tensor) -> Any:
-    handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
-    try:
-        return network(x, z.clone().requires_grad_())
-    finally:
-        handle.remove()
-
-
 def _threaded(network: Any, x: Tensor, z: Tensor) -> Any:
     with ThreadPoolExecutor(_THREADS) as pool:
         return torch.cat(list(pool.map(network, x.chunk(_THREADS), z.chunk(_THREADS))))
 
 
 MODES: dict[str, Mode] = {
-    "gradients": _in_format(torch.float32),
-    "no_grad": _quiet(torch.no_grad),
-    "inference mode": _quiet(torch.inference_mode),
-    "autocast": _quiet(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
-    "no mode": _quiet(nullcontext),
-    "training mode, no_grad": _training,
-    "answers in float64": _in_format(torch.float64),
-    "answers in half": _in_format(torch.float16),
-    "answers in bfloat16": _in_format(torch.bfloat16),
-    "float64 by default": _by_default,
+    "gradients": _in(nullcontext, torch.float32),
+    "no_grad": _in(lambda network: torch.no_grad()),
+    "inference mode": _in(lambda network: torch.inference_mode()),
+    "autocast": _in(lambda network: torch.autocast("cpu", dtype=torch.bfloat16)),
+    "no mode": _in(nullcontext),
+    "training mode, no_grad": _in(_training),
+    "answers in float64": _in(nullcontext, torch.float64),
+    "answers in half": _in(nullcontext, torch.float16),
+    "answers in bfloat16": _in(nullcontext, torch.bfloat16),
+    "float64 by default": _in(_by_default, torch.float32),
     "make_fx": lambda network, x, z: make_fx(network)(x.flip(0), z.flip(0))(x, z),
     "export": _exported,
     "compile": _compiled,
     "vmap": lambda network, x, z: torch.func.vmap(network)(x[:, None], z[:, None])[:, 0],
     "vjp": lambda network, x, z: torch.func.vjp(lambda answers: network(x, answers), z)[0],
-    "jvp": _pushed,
-    "hooks for all modules": _hooked,
+    "jvp": lambda network, x, z: torch.func.jvp(lambda answers: network(x, answers), (z,), (torch.ones_like(z),))[0],
+    "hooks for all modules": _in(
+        lambda network: nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None),
+        torch.float32,
+    ),
     "threads": _threaded,
 }
 
 
 def torch_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Serve by a network in every mode of torch, subnormal numbers flushed and not; some answers are subnormal."""
+    """Serve in every mode of torch, with and without flushing subnormal numbers; some answers are subnormal."""
     network = SafeNetwork.of(Passes(), attacker.spec, attacker.subject.certificate)
     yield from in_modes(network, attacker.zeros, count, attacker.rng)
 
 
 def learned_modes(attacker: Attacker, count: int) -> Iterator[Batch]:
-    """Serve by the network of the paper that a box was made of; nothing is claimed of what it computes in training."""
+    """Serve by the paper's network that a box was made of; nothing is claimed about it in training mode."""
     if attacker.subject.learned is None:
         return
     passing = copy.deepcopy(attacker.subject.learned)
@@ -269,7 +242,7 @@ def in_modes(
     *,
     without: Collection[str] = (),
 ) -> Iterator[Batch]:
-    """Serve about so many points of both formats by a network that passes on what is drawn, in every mode."""
+    """Draw about `count` points in both formats, and serve them in every mode by a network that passes answers on."""
     network.eval()
     share = max(8, count // (4 * (len(MODES) - len(without))))
     for name, mode in MODES.items():
@@ -290,16 +263,12 @@ def in_modes(
 
 def head_file(spec: Specification, certificate: Certificate, *, monitor: bool = False, stacked: bool = False) -> bytes:
     """Return a certified head as an ONNX file that takes what the model computes as an input."""
-    onnx = require("onnx", "ONNX export")
-    tensors = {k: v for k, v in certificate.tensors.items() if not k.startswith("backbone.")}
-    width = tensors["bounds.lower"].shape[0] if "bounds.lower" in tensors else len(spec.targets)
+    width = certificate.tensors["bounds.lower"].shape[0] if "bounds.lower" in certificate.tensors else len(spec.targets)
     value = onnx.helper.make_tensor_value_info(EMBEDDING, onnx.TensorProto.FLOAT, ["N", width])
-    interface = interface_of(spec, monitor=monitor, head=certificate.document["program"]["head"], stacked=stacked)
-    proposals = grid_proposals if "grid.numerator" in tensors else proposals_of
-    nodes, count = proposals(certificate) if "check.scale" in tensors else ([], 1)
-    program = certified_program(interface, certificate, tensors, proposals=count)
-    titles = [rule.name for rule in spec.rules]
-    data: bytes = graph_model(interface, program, Backbone([], [], [value]), titles, nodes).SerializeToString()
+    record = ModelRecord({}, {}, spec.to_yaml(), certificate)
+    data: bytes = model_of(
+        spec, record, Backbone([], [], [value]), monitor=monitor, stacked=stacked
+    ).SerializeToString()
     return data
 
 
@@ -308,18 +277,17 @@ def columns_of(spec: Specification) -> list[str]:
     return interface_of(spec).columns
 
 
-def answer_of(found: Sequence[npt.NDArray[Any]], rows: int, columns: int) -> Array:
-    """Return the answer (rows, columns). One with another number of rows answers nobody: it is judged as NaN."""
+def answer_of(found: Sequence[Array], rows: int, columns: int) -> Array:
+    """Return the answer (rows, columns); an answer with another number of rows counts as NaN."""
     parts = [part.reshape(len(part), -1) for part in found if part.ndim and len(part) == rows]
     together = np.concatenate(parts, axis=1) if len(parts) == len(found) else np.zeros((rows, 0))
     good = together.shape[1] == columns
     return np.asarray(together if good else np.full((rows, columns), np.nan), dtype=np.float32)
 
 
-def _session(spec: Specification, data: bytes, level: str, threads: int, stacked: bool) -> Serve:
-    """Return an exported head in onnxruntime, at a level of optimization. Features are float32 there."""
-    running, names = session(data, threads, level=level), [STACKED] if stacked else columns_of(spec)
-    return lambda X, Z: np.concatenate(running.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
+def _run(running: Any, names: list[str], spec: Specification, X: Array, Z: Array) -> Array:
+    """Ask an exported head. Features are float32 there."""
+    return np.concatenate(running.run(names, {**feed(spec, X), EMBEDDING: Z}), axis=1)
 
 
 def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
@@ -332,7 +300,8 @@ def levels(attacker: Attacker, count: int) -> Iterator[Batch]:
     for level, threads, monitor, batch, share in settings:
         stacked = not monitor and not any(isinstance(item, Choice) for item in attacker.spec.outputs)
         data = head_file(attacker.spec, attacker.subject.certificate, monitor=monitor, stacked=stacked)
-        serve = _session(attacker.spec, data, level, threads, stacked)
+        running, names = session(data, threads, level=level), [STACKED] if stacked else columns_of(attacker.spec)
+        serve = partial(_run, running, names, attacker.spec)
         for size, _ in chunks(max(8, int(share * count)), attacker.chunk):
             X, Z = attacker.mixture(size, np.float32)
             yield Batch(
@@ -345,68 +314,48 @@ def versions(attacker: Attacker, count: int) -> Iterator[Batch]:
     if not attacker.subject.is_exported or not attacker.runtimes:
         return
     X, Z = attacker.zeros(max(64, count // (4 * len(attacker.runtimes))), np.float32)
-    cuts = [slice(0, 0)]
-    for size in (*BATCHES, len(X)):
-        start = cuts[-1].stop
-        cuts += [slice(i, min(i + size, len(X))) for i in range(start, min(start + 5 * size, len(X)), size)]
-    cuts = [cut for cut in cuts if cut.stop > cut.start]
-    names, feeds = columns_of(attacker.spec), [feed(attacker.spec, X[cut]) for cut in cuts]
-    chosen = [{**own, EMBEDDING: Z[cut]} for own, cut in zip(feeds, cuts, strict=True)]
+    ends = np.cumsum(np.repeat(BATCHES, 5))
+    Xs, Zs = ([part for part in np.split(own, ends[ends < len(X)]) if len(part)] for own in (X, Z))
+    names, feeds = columns_of(attacker.spec), [feed(attacker.spec, part) for part in Xs]
+    chosen = [{**own, EMBEDDING: part} for own, part in zip(feeds, Zs, strict=True)]
     head = head_file(attacker.spec, attacker.subject.certificate)
     cases = {level: Case(head, names, chosen, level) for level in (LEVELS[0], LEVELS[-1])}
     if attacker.subject.onnx is not None:
         cases["model and head"] = Case(attacker.subject.onnx, names, feeds, LEVELS[-1])
-    for runtime, flush in itertools.product(attacker.runtimes, (False, True)):
+    for flush in (False, True):
+        yield from _in_runtimes(attacker, cases, Xs, Zs, flush=flush)
+
+
+def _in_runtimes(
+    attacker: Attacker, cases: dict[str, Case], Xs: Sequence[Array], Zs: Sequence[Array], *, flush: bool = False
+) -> Iterator[Batch]:
+    """Ask every onnxruntime the same calls of all cases; leave out those that it refuses."""
+    for runtime in attacker.runtimes:
         found = runtime.answers(list(cases.values()), flush=flush)
         for title, calls in zip(cases, found, strict=True):
-            done = [(cut, y) for cut, y in zip(cuts, calls, strict=True) if y is not None]
+            m, asked = len(attacker.spec.targets), zip(Xs, Zs, calls, strict=True)
+            done = [(X, Z, answer_of(y, len(X), m)) for X, Z, y in asked if y is not None]
             if done:
-                rows = np.concatenate([np.arange(cut.start, cut.stop) for cut, _ in done])
-                m = len(attacker.spec.targets)
-                Y = np.concatenate([answer_of(y, cut.stop - cut.start, m) for cut, y in done])
-                way = f"onnxruntime {runtime.version}, {title}{', flush to zero' if flush else ''}"
-                yield Batch(X[rows], X[rows], Z[rows], Y, way)
+                X, Z, Y = (np.concatenate(part) for part in zip(*done, strict=True))
+                yield Batch(X, X, Z, Y, f"onnxruntime {runtime.version}, {title}{', flush to zero' if flush else ''}")
 
 
 # --- backbones that return another number of rows than they are given
 
-Hostile = Callable[[Any, Array, str, str], tuple[list[Any], list[Any]]]
-"""(onnx, values (64, n), honest embedding, name to make) -> nodes, initializers."""
-
-
-def _fixed(*rows: int) -> Hostile:
-    def make(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-        part = values[: rows[0]] if rows else values[0]
-        stored = onnx.numpy_helper.from_array(np.ascontiguousarray(part), "backbone/fixed")
-        return [onnx.helper.make_node("Identity", ["backbone/fixed"], [name])], [stored]
-
-    return make
-
-
-def _one_more(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    stored = onnx.numpy_helper.from_array(values[:1], "backbone/row")
-    return [onnx.helper.make_node("Concat", ["backbone/row", honest], [name], axis=0)], [stored]
-
-
-def _one_less(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    ends = [onnx.numpy_helper.from_array(np.array([v]), f"backbone/{k}") for k, v in (("one", 1), ("end", 1 << 40))]
-    return [onnx.helper.make_node("Slice", [honest, "backbone/one", "backbone/end"], [name])], ends
-
-
-def _one_axis_more(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    axes = onnx.numpy_helper.from_array(np.array([1]), "backbone/axes")
-    return [onnx.helper.make_node("Unsqueeze", [honest, "backbone/axes"], [name])], [axes]
-
-
-def _transposed(onnx: Any, values: Array, honest: str, name: str) -> tuple[list[Any], list[Any]]:
-    return [onnx.helper.make_node("Transpose", [honest], [name])], []
-
+Hostile = tuple[str, Callable[[Array], list[Any]], dict[str, Any]]
+"""An operator, its inputs as a function of values (64, n), None for the honest embedding, and its attributes."""
 
 HOSTILE: dict[str, Hostile] = {
-    "two rows": _fixed(2), "one row": _fixed(1), "no axis of rows": _fixed(), "64 rows": _fixed(64),
-    "no rows": _fixed(0), "one row more": _one_more, "one row less": _one_less, "one axis more": _one_axis_more,
-    "rows and columns swapped": _transposed,
-}  # fmt: skip
+    "two rows": ("Identity", lambda values: [values[:2]], {}),
+    "one row": ("Identity", lambda values: [values[:1]], {}),
+    "no axis of rows": ("Identity", lambda values: [values[0]], {}),
+    "64 rows": ("Identity", lambda values: [values], {}),
+    "no rows": ("Identity", lambda values: [values[:0]], {}),
+    "one row more": ("Concat", lambda values: [values[:1], None], {"axis": 0}),
+    "one row less": ("Slice", lambda values: [None, np.array([1]), np.array([1 << 40])], {}),
+    "one axis more": ("Unsqueeze", lambda values: [None, np.array([1])], {}),
+    "rows and columns swapped": ("Transpose", lambda values: [None], {}),
+}
 
 
 def wrong_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
@@ -423,36 +372,39 @@ def wrong_rows(attacker: Attacker, count: int) -> Iterator[Batch]:
         data = spoiled(honest, hostile, values)
         if accepted(data, resealed(sealed, data)) is not None:
             cases[name] = Case(data, columns_of(spec), [feed(spec, X) for X in Xs])
-    for runtime in attacker.runtimes:
-        for name, found in zip(cases, runtime.answers(list(cases.values())), strict=True):
-            for X, y in zip(Xs, found, strict=True):
-                if y is not None:
-                    Y = answer_of(y, len(X), len(spec.targets))
-                    Z = values[:1].repeat(len(X), axis=0)
-                    yield Batch(X, X, Z, Y, f"onnxruntime {runtime.version}, {name}")
+    yield from _in_runtimes(attacker, cases, Xs, [values[:1].repeat(len(X), axis=0) for X in Xs])
 
 
 def exported(subject: Subject) -> tuple[bytes, bytes]:
     """Return a box with its backbone as an ONNX file, and its certificate."""
     assert subject.network is not None
     record = ModelRecord(weights_of(subject.network), {}, subject.spec.to_yaml(), subject.certificate)
+    return file_of(record, monitor=False)
+
+
+def file_of(record: ModelRecord, *, monitor: bool = True) -> tuple[bytes, bytes]:
+    """Return a record as an ONNX file, and its certificate."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.onnx"
-        write_onnx(record, place, monitor=False)
+        write_onnx(record, place, monitor=monitor)
         return place.read_bytes(), companion(place).read_bytes()
 
 
 def spoiled(data: bytes, hostile: Hostile, values: Array) -> bytes:
-    """Return the file with hostile nodes between the backbone and the name under which the head reads it."""
-    onnx = require("onnx", "ONNX export")
+    """Return the file with a hostile node between the backbone and the name under which the head reads it."""
     model = onnx.load_from_string(data)
     nodes = list(model.graph.node)
     at = next(i for i, node in enumerate(nodes) if EMBEDDING in node.output)
     nodes[at].output[0] = "backbone/honest"
-    made, constants = hostile(onnx, values, "backbone/honest", EMBEDDING)
+    operator, inputs_of, attributes = hostile
+    names = []
+    for i, value in enumerate(inputs_of(values)):
+        names.append("backbone/honest" if value is None else f"backbone/hostile{i}")
+        if value is not None:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), names[-1]))
     del model.graph.node[:]
-    model.graph.node.extend([*nodes[: at + 1], *made, *nodes[at + 1 :]])
-    model.graph.initializer.extend(constants)
+    made = onnx.helper.make_node(operator, names, [EMBEDDING], **attributes)
+    model.graph.node.extend([*nodes[: at + 1], made, *nodes[at + 1 :]])
     result: bytes = model.SerializeToString(deterministic=True)
     return result
 
@@ -463,7 +415,7 @@ _SHAPE_MODES = ("no_grad", "no mode", "inference mode", "autocast", "training mo
 
 
 def _in_turns(count: int, make: Callable[[int, int], Batch]) -> Iterator[Batch]:
-    """Yield batches of a turn and about so many rows, until there are enough; kinds and modes take turns."""
+    """Yield what `make(turn, rows)` returns until there are `count` rows; kinds and modes take turns."""
     chunk, done = min(40_000, max(1_000, count // 25)), 0
     for turn in itertools.count():
         if done >= count:
@@ -475,7 +427,7 @@ def _in_turns(count: int, make: Callable[[int, int], Batch]) -> Iterator[Batch]:
 
 def sequences(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve 5 to 200 positions: features per position and per sequence, with and without padding, in a file."""
-    network, rng = Shaped(attacker, Attention), attacker.rng
+    network, rng = points.Shaped(attacker, points.Attention), attacker.rng
     running = network.in_file(network.drawn((3, 6), np.float32)[1])
 
     def batch(turn: int, rows: int) -> Batch:
@@ -497,27 +449,27 @@ def sequences(attacker: Attacker, count: int) -> Iterator[Batch]:
             y = running(x, given)
         else:
             y = mode(network, x, given)
-        return batch_of(x, given, y, f"Transformer, {kind}, {name}")
+        return points.batch_of(x, given, y, f"Transformer, {kind}, {name}")
 
     yield from _in_turns(count, batch)
 
 
 def graphs(attacker: Attacker, count: int) -> Iterator[Batch]:
     """Serve graphs of 3 to 500 nodes, with and without edges, many at a time, in torch and in a file."""
-    network, rng = Shaped(attacker, Messages), attacker.rng
+    network, rng = points.Shaped(attacker, points.Messages), attacker.rng
     running = network.in_file(network.drawn((5,), np.float32)[1] | {"edges": torch.tensor([[0, 1, 2], [1, 2, 4]])})
 
     def batch(turn: int, rows: int) -> Batch:
         sizes = rng.integers(3, 501, size=max(1, rows // 250))
         x, given = network.drawn((int(sizes.sum()),), KINDS[turn % 2])
-        given["edges"] = edges_of(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
+        given["edges"] = points.edges_of(sizes, rng) if turn % 5 else torch.zeros(2, 0, dtype=torch.int64)
         name = _SHAPE_MODES[turn % len(_SHAPE_MODES)]
         if turn % 4 == 3:
             x, name = x.to(torch.float32), "onnxruntime"
             y = running(x, given)
         else:
             y = MODES[name](network, x, given)
-        return batch_of(x, given, y, f"graph network, {name}")
+        return points.batch_of(x, given, y, f"graph network, {name}")
 
     yield from _in_turns(count, batch)
 

@@ -1,7 +1,7 @@
 """Points that are chosen against a head: inputs, and what the model in front of it may compute at them.
 
-An attacker knows the model: its rules, cells and numbers. What the model in front of the head would compute does not
-bind it.
+An attacker knows the model: its rules, cells and numbers. It may pass the head anything, not only what the model in
+front of it would compute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,16 +24,16 @@ from smle.regions.cells import regions_of
 from smle.regions.geometry import vertices
 from smle.rules import Clause, Literals
 from studies.attacks.subjects import Subject
+from studies.harness import Array, seeded
 from tests.support.exported import session
 from tests.support.grid_rules import hard_answers, hard_inputs
 from tests.support.runtimes import Runtime
-from tests.support.sampling import FloatArray, border_points, corner_points, finished, half_spaces, uniform_points
+from tests.support.sampling import border_points, corner_points, finished, half_spaces, uniform_points
 
-Array = npt.NDArray[np.float32]
 Float = type[np.floating]
-Drawn = tuple[FloatArray, Array]
+Drawn = tuple[Array, Array]
 """Inputs (rows, d), and embeddings or answers (rows, n)."""
-Serve = Callable[[FloatArray, Array], Array]
+Serve = Callable[[Array, Array], Array]
 """(inputs, embeddings or answers) -> what is served (rows, m)."""
 KINDS: tuple[Float, ...] = (np.float32, np.float64)
 TINY = 2.0**-126
@@ -45,8 +44,8 @@ _ODD = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**100, 1e-40, -1e-42, 
 class Batch:
     """Inputs as passed and as the rules see them (clamped to the domain), embeddings, outputs, and how they came."""
 
-    X: FloatArray
-    at: FloatArray
+    X: Array
+    at: Array
     Z: Array
     Y: Array
     way: str
@@ -59,7 +58,7 @@ def chunks(count: int, chunk: int) -> Iterator[tuple[int, Float]]:
         yield max(8, min(chunk, count - start)), next(kinds)
 
 
-def in_batches(serve: Serve, size: int, X: FloatArray, Z: Array) -> Array:
+def in_batches(serve: Serve, size: int, X: Array, Z: Array) -> Array:
     """Serve a few rows at a time."""
     return np.concatenate([serve(X[i : i + size], Z[i : i + size]) for i in range(0, len(X), size)])
 
@@ -81,7 +80,7 @@ class Attacker:
         self.program = subject.program
         self.one_hot = [column for group in self.spec.one_hot for column in group]
 
-    def deployed(self, X: FloatArray, Z: Array) -> Array:
+    def deployed(self, X: Array, Z: Array) -> Array:
         """Return what the deployed head serves (rows, m)."""
         served: Array = self.program(X, Z)
         return served
@@ -92,7 +91,7 @@ class Attacker:
         X = self.inputs(count, dtype)
         return X, self.subject.model(X)
 
-    def inputs(self, count: int, dtype: Float) -> FloatArray:
+    def inputs(self, count: int, dtype: Float) -> Array:
         """Return inputs of the domain."""
         return uniform_points(self.spec, self.rng, count, dtype=dtype)
 
@@ -100,17 +99,10 @@ class Attacker:
         """Return inputs of all kinds with embeddings or answers of all kinds."""
         raise NotImplementedError
 
-    def ends(self, dtype: Float) -> tuple[FloatArray, FloatArray]:
-        """Return the ends of the domain (d,) in a format, as the head clamps to them."""
-        name = np.dtype(dtype).name
-        tensors = (self.subject.certificate.tensors[f"domain.{end}_{name}"] for end in ("lower", "upper"))
-        low, high = (np.frombuffer(tensor.data, dtype=dtype) for tensor in tensors)
-        return low, high
-
     def zeros(self, count: int, dtype: Float) -> Drawn:
         """Return the mixture with exact zeros of both signs where the domain has them, and no subnormal input."""
         X, Z = self.mixture(count, dtype)
-        low, high = self.ends(np.float32)
+        low, high = self.spec.ends(np.float32)
         zero = (low <= 0) & (high >= 0) & (self.rng.random(X.shape) < 0.3)
         zero[:, self.one_hot] = False
         X = np.where(zero, np.copysign(dtype(0), self.rng.random(X.shape) - 0.5).astype(dtype), X)
@@ -129,7 +121,7 @@ class BoxAttacker(Attacker):
     chunk = 1 << 17
     way = "torch"
 
-    def deployed(self, X: FloatArray, Z: Array) -> Array:
+    def deployed(self, X: Array, Z: Array) -> Array:
         """Return what the head in torch serves (rows, m)."""
         assert self.subject.network is not None
         with torch.inference_mode():
@@ -153,7 +145,7 @@ class BoxAttacker(Attacker):
         size = max(len(part) for part in found)
         return np.stack([part[np.arange(size) % len(part)] for part in found])
 
-    def _pushes(self, clauses: Sequence[Clause], W: npt.NDArray[np.float64]) -> Array:
+    def _pushes(self, clauses: Sequence[Clause], W: Array) -> Array:
         rows = []
         for clause in clauses:
             g = Literals.of_clauses(clause, len(W), len(self.spec.columns)).g
@@ -163,12 +155,12 @@ class BoxAttacker(Attacker):
             rows.append(mixtures @ g @ W)
         return np.sign(np.concatenate(rows)).astype(np.float32)
 
-    def cells(self, X: FloatArray) -> npt.NDArray[np.int64]:
+    def cells(self, X: Array) -> Array:
         """Return the cell of each input (rows,), as the deployed gate finds it."""
-        found: npt.NDArray[np.int64] = self.program.cell_of(X)
+        found: Array = self.program.cell_of(X)
         return found
 
-    def corners(self, X: FloatArray) -> Array:
+    def corners(self, X: Array) -> Array:
         """Return embeddings (rows, n) beyond or at the corner of the clip's box that is worst for some clause."""
         pick = self.rng.integers(self.directions.shape[1], size=len(X))
         Z = self.directions[self.cells(X), pick]
@@ -176,19 +168,19 @@ class BoxAttacker(Attacker):
         with np.errstate(invalid="ignore"):  # a unit without influence: 0 times infinity is NaN, which is welcome
             return np.asarray(Z * self.rng.choice(sizes, size=(len(X), 1)))
 
-    def hostile(self, X: FloatArray) -> Array:
+    def hostile(self, X: Array) -> Array:
         """Return corners spoiled."""
         return self.spoiled(self.corners(X), (0.02, 0.3, 1.0))
 
-    def borders(self, count: int, dtype: Float) -> FloatArray:
-        """Return points within a few numbers of the format of some guard row, all rows in turn."""
+    def borders(self, count: int, dtype: Float) -> Array:
+        """Return points within a few floats of a guard row, all rows in turn."""
         rows = regions_of(self.spec).rows
         share = -(-count // len(rows))
         parts = [border_points(self.spec, self.rng, share, row=row, dtype=dtype) for row in rows]
         return np.concatenate(parts)[:count]
 
     @cached_property
-    def _vertices(self) -> npt.NDArray[np.float64]:
+    def _vertices(self) -> Array:
         """Vertices (count, d) of the domain and of the regions that have few enough."""
         cells, (low, high) = regions_of(self.spec), self.spec.ends()
         found = [np.stack([low, high])]
@@ -197,8 +189,8 @@ class BoxAttacker(Attacker):
             found += [] if points is None else [points]
         return np.concatenate(found)
 
-    def vertices(self, count: int, dtype: Float) -> FloatArray:
-        """Return vertices of regions and of the domain, some moved by a number of the format."""
+    def vertices(self, count: int, dtype: Float) -> Array:
+        """Return vertices of regions and of the domain, some moved by one float."""
         known = self._vertices
         X = known[self.rng.integers(len(known), size=count)].astype(dtype)
         side = np.where(self.rng.random(X.shape) < 0.5, -np.inf, np.inf).astype(dtype)
@@ -206,7 +198,7 @@ class BoxAttacker(Attacker):
         mixed = np.concatenate([X[: count // 2], corner_points(self.spec, self.rng, count, dtype=dtype)])
         return finished(self.spec, mixed[:count], dtype)
 
-    def facets(self, count: int, dtype: Float) -> FloatArray:
+    def facets(self, count: int, dtype: Float) -> Array:
         """Return points between two vertices, or a vertex and a border: on faces of the regions."""
         first, second = self.vertices(count, dtype), self.vertices(count, dtype)
         second[::2] = self.borders(len(second[::2]), dtype)
@@ -214,18 +206,10 @@ class BoxAttacker(Attacker):
         mixed = first.astype(np.float64) * share + second.astype(np.float64) * (1 - share)
         return finished(self.spec, mixed, dtype)
 
-    def cornered(self, X: FloatArray) -> Drawn:
+    def cornered(self, *parts: Array) -> Drawn:
         """Return inputs with embeddings at the corners of the clip's box."""
+        X = np.concatenate(parts)
         return X, self.corners(X)
-
-    def corner_mixture(self, count: int, dtype: Float) -> Drawn:
-        """Return uniform inputs and vertices, with corners."""
-        return self.cornered(np.concatenate([self.inputs(count // 2, dtype), self.vertices(count - count // 2, dtype)]))
-
-    def hostile_facets(self, count: int, dtype: Float) -> Drawn:
-        """Return facets with embeddings that are spoiled."""
-        X = self.facets(count, dtype)
-        return X, self.hostile(X)
 
     def mixture(self, count: int, dtype: Float) -> Drawn:
         """Return inputs of all kinds with embeddings of all kinds, shuffled."""
@@ -249,8 +233,8 @@ class RulesAttacker(Attacker):
         known = np.unique(np.column_stack([stated.g, stated.s, stated.h]), axis=0)
         self.g, self.s, self.h = known[:, :m], known[:, m:-1], known[:, -1]
 
-    def inputs(self, count: int, dtype: Float) -> FloatArray:
-        """Return points of the domain: uniform, corners, and within a few numbers of the format of every guard row."""
+    def inputs(self, count: int, dtype: Float) -> Array:
+        """Return points of the domain: uniform, corners, and within a few floats of every guard row."""
         rows, spec, rng = regions_of(self.spec).rows, self.spec, self.rng
         parts = [uniform_points(spec, rng, count // 4, dtype=dtype), corner_points(spec, rng, count // 4, dtype=dtype)]
         share = -(-count // (2 * len(rows))) if rows else 0
@@ -260,11 +244,11 @@ class RulesAttacker(Attacker):
             X = np.concatenate([X, uniform_points(spec, rng, count - len(X), dtype=dtype)])
         return X[rng.permutation(len(X))[:count]]
 
-    def aimed(self, X: FloatArray) -> Array:
+    def aimed(self, X: Array) -> Array:
         """Return answers on the border of some literal at these inputs, or next to it."""
         n, (L, m), rng = len(X), self.g.shape, self.rng
         size = self.subject.units * 10.0 ** rng.integers(-2, 3, (n, 1))
-        t = rng.normal(size=(n, m)) * size
+        t: Array = rng.normal(size=(n, m)) * size
         if not L:
             return t.astype(np.float32)
         for _ in range(2):
@@ -278,7 +262,7 @@ class RulesAttacker(Attacker):
         with np.errstate(all="ignore"):
             return self.nudged(t.astype(np.float32))
 
-    def met(self, X: FloatArray, Z: Array) -> FloatArray:
+    def met(self, X: Array, Z: Array) -> Array:
         """Return inputs moved so that answers lie on the border of a literal that moves with them, or next to it.
 
         Inputs in float64 come nearer to it than any answer in float32 could.
@@ -291,7 +275,7 @@ class RulesAttacker(Attacker):
         weights = np.abs(self.s[k]) * self.rng.random((n, X.shape[1]))
         weights[:, self.one_hot] = 0
         j, rows = weights.argmax(axis=1), np.arange(n)
-        low, high = (np.array([float(v) for v in ends]) for ends in (self.spec.lower, self.spec.upper))
+        low, high = self.spec.ends()
         with np.errstate(all="ignore"):
             rest = np.einsum("nd,nd->n", self.s[k], X) - self.s[k, j] * X[rows, j]
             at = (self.h[k] - np.einsum("nm,nm->n", self.g[k], Z.astype(np.float64)) - rest) / self.s[k, j]
@@ -301,22 +285,22 @@ class RulesAttacker(Attacker):
         return X
 
     def nudged(self, t: Array) -> Array:
-        """Return answers moved by up to two numbers of float32."""
+        """Return answers moved by up to two floats."""
         with np.errstate(all="ignore"):
             for _ in range(2):
                 side = np.where(self.rng.random(t.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
                 t = np.where(self.rng.random(t.shape) < 0.4, np.nextafter(t, side), t)
         return t
 
-    def again(self, X: FloatArray) -> Array:
-        """Return what is served to aimed answers, moved by a number or two."""
+    def again(self, X: Array) -> Array:
+        """Return what the head serves for aimed answers, moved by a float or two."""
         return self.nudged(self.deployed(X, self.aimed(X)))
 
-    def hostile(self, X: FloatArray) -> Array:
+    def hostile(self, X: Array) -> Array:
         """Return aimed answers spoiled."""
         return self.spoiled(self.aimed(X), (0.05, 0.4, 1.0))
 
-    def at(self, count: int, dtype: Float, answers: Callable[[FloatArray], Array]) -> Drawn:
+    def at(self, count: int, dtype: Float, answers: Callable[[Array], Array]) -> Drawn:
         """Return inputs with answers of one kind; half of the inputs are moved until they meet a border."""
         X = self.inputs(count, dtype)
         Z = answers(X)
@@ -345,7 +329,7 @@ class GridAttacker(Attacker):
 
 
 def attacker_of(subject: Subject, rng: np.random.Generator, runtimes: Sequence[Runtime] = ()) -> Any:
-    """Return who attacks heads of this family."""
+    """Return the attacker for this family of heads."""
     return {"box": BoxAttacker, "grid": GridAttacker}.get(subject.family, RulesAttacker)(subject, rng, runtimes)
 
 
@@ -373,10 +357,10 @@ class Attention(nn.Module):
 class Messages(nn.Module):
     """Nodes (n, d) and edges (2, e) -> answers (n, m)."""
 
-    def __init__(self, inputs: int, outputs: int, width: int = 16, rounds: int = 2) -> None:
+    def __init__(self, inputs: int, outputs: int, width: int = 16) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(inputs, width), nn.Linear(width, outputs)
-        self.along = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(rounds))
+        self.along = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(2))
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         """Return the answers."""
@@ -388,8 +372,8 @@ class Messages(nn.Module):
         return found
 
 
-def edges_of(sizes: npt.NDArray[Any], rng: np.random.Generator) -> Tensor:
-    """Return about three edges per node, inside of each graph."""
+def edges_of(sizes: Array, rng: np.random.Generator) -> Tensor:
+    """Return about three edges per node, each inside its graph."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     pairs = [first + rng.integers(0, size, (2, 3 * size)) for first, size in zip(starts, sizes, strict=True)]
     return torch.from_numpy(np.concatenate(pairs, axis=1))
@@ -413,8 +397,7 @@ class Shaped(nn.Module):
     def __init__(self, attacker: Attacker, module: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
         self.attacker, spec = attacker, attacker.spec
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(attacker.rng.integers(1 << 31)))
+        with seeded(int(attacker.rng.integers(1 << 31))):
             backbone = _Aimed(module(len(spec.columns), len(spec.targets)))
         self.network = SafeNetwork.of(backbone, spec, attacker.subject.certificate)
         self.eval()
@@ -461,10 +444,16 @@ Make = Callable[[Any, int, Float], Drawn]
 POINTS: dict[str, dict[str, tuple[Make, float]]] = {
     "box": {
         "the model's own backbone, uniform inputs": (BoxAttacker.own, 0.10),
-        "corners of the clip's box": (BoxAttacker.corner_mixture, 0.16),
+        "corners of the clip's box": (
+            lambda a, n, dtype: a.cornered(a.inputs(n // 2, dtype), a.vertices(n - n // 2, dtype)),
+            0.16,
+        ),
         "facets and vertices of regions": (lambda a, n, dtype: a.cornered(a.facets(n, dtype)), 0.15),
         "a few ulps around guard rows": (lambda a, n, dtype: a.cornered(a.borders(n, dtype)), 0.18),
-        "NaN, infinite, huge, subnormal embeddings": (BoxAttacker.hostile_facets, 0.12),
+        "NaN, infinite, huge, subnormal embeddings": (
+            lambda a, n, dtype: (X := a.facets(n, dtype), a.hostile(X)),
+            0.12,
+        ),
     },
     "rules": {
         "the model's own answers": (RulesAttacker.own, 0.08),

@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 import torch
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 import smle_check
@@ -47,13 +50,12 @@ from studies.attacks.points import (
 )
 from studies.attacks.subjects import RULES, Subject, boxes, data_for, drawn_grid, rule_heads, stated
 from studies.experiments.runner import solve_all
-from studies.harness import BenchResult, Table
+from studies.harness import Array, BenchResult, Table, quietly
 from tests.support.grid_rules import FAMILIES
 from tests.support.runtimes import Runtime, installed_runtime, prepare
-from tests.support.sampling import FloatArray, Judge, Judgment
+from tests.support.sampling import Judge, Judgment
 from tests.support.written_again import BoxAgain, RulesAgain
 
-Array = npt.NDArray[np.float32]
 Rows = list[dict[str, Any]]
 _POINTS = {"box": 100_000_000, "rules": 12_000_000, "grid": 3_000_000, "shapes": 20_000_000, "unsafe": 3_000_000}
 _QUICK_POINTS = {"box": 150_000, "rules": 60_000, "grid": 20_000, "shapes": 80_000, "unsafe": 180_000}
@@ -97,26 +99,12 @@ Found = Iterator[tuple[Any, Batch]]
 """Batches, each with its judge."""
 
 
-def _plain(spec: Specification) -> Callable[[FloatArray], Array]:
-    """Return a network that was trained on the task without any rule."""
-    X, Y = (torch.from_numpy(part.astype(np.float32)) for part in data_for(spec, 500))
-    shift, scale = X.mean(dim=0), X.std(dim=0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(X.shape[1], 24), nn.ReLU(), nn.Linear(24, Y.shape[1]))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    for _ in range(200):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(network((X - shift) / scale), Y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    def outputs(x: FloatArray) -> Array:
-        with torch.inference_mode():
-            answer: Array = network((torch.from_numpy(x.astype(np.float32)) - shift) / scale).numpy()
-        return answer
-
-    return outputs
+def _plain(spec: Specification) -> Callable[[Array], Array]:
+    """Return a network trained on the task without any rule."""
+    network = make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(24,), max_iter=200, random_state=0))
+    with quietly():
+        network.fit(*data_for(spec, 500))
+    return lambda X: np.asarray(network.predict(X), dtype=np.float32).reshape(len(X), -1)
 
 
 def _box() -> BoxAttacker:
@@ -124,7 +112,7 @@ def _box() -> BoxAttacker:
 
 
 def _without_rules(count: int) -> Found:
-    """Ask the plain network."""
+    """Serve the plain network's answers."""
     attacker = _box()
     X = attacker.facets(count, np.float32)
     Y = _plain(attacker.spec)(X)
@@ -132,7 +120,7 @@ def _without_rules(count: int) -> Found:
 
 
 def _gate_without_slack(count: int) -> Found:
-    """Ask certified heads whose oblique rows are compared in plain float32: Q x <= q."""
+    """Serve certified heads that compare oblique rows in plain float32: Q x <= q."""
     attacker = _box()
     subject, program = attacker.subject, BoxAgain(attacker.subject.certificate, slack=False)
     assert subject.model is not None
@@ -222,7 +210,7 @@ class _Compared(nn.Module):
 
 
 def _compared(count: int) -> Found:
-    """Compare behind a head of whole numbers: where torch flushes, tiny numbers are equal to 0."""
+    """Compare behind a head of whole numbers: where torch flushes, tiny numbers equal 0."""
     spec = Specification.from_yaml(RULES["steps"])
     subject = Subject("compared", "grid", "", spec, certify_head(spec), np.ones(2))
     attacker = GridAttacker(subject, np.random.default_rng(0))
@@ -275,14 +263,14 @@ class AttackJob:
         return f"{self.family}_{name}_{self.turn}{'_quick' * self.quick}"
 
 
-def jobs_of(*, quick: bool, points: Mapping[str, int] | None = None) -> list[AttackJob]:
-    """Return all jobs, so many that each family has its points."""
+def jobs_of(*, quick: bool) -> list[AttackJob]:
+    """Return all jobs, enough for the points of each family."""
     names = {
         "box": list(boxes(quick=quick)), "rules": list(rule_heads()), "shapes": list(_SHAPES), "unsafe": list(UNSAFE),
         "grid": [f"whole numbers: {family}" for family in FAMILIES],
     }  # fmt: skip
     found = []
-    for family, total in (points or (_QUICK_POINTS if quick else _POINTS)).items():
+    for family, total in (_QUICK_POINTS if quick else _POINTS).items():
         own = [name for name in names[family] if not quick or name in _QUICK or family in ("shapes", "unsafe")]
         turns = 1 if quick else math.ceil(total / (_JOB[family] * len(own)))
         share = math.ceil(total / (turns * len(own)))
@@ -292,7 +280,7 @@ def jobs_of(*, quick: bool, points: Mapping[str, int] | None = None) -> list[Att
 
 def solve(job: AttackJob) -> Rows:
     """Attack one head; one row for each attack and way of computing, one for each runtime and violation."""
-    tallies: dict[tuple[str, str], Tally] = {}
+    asked: Rows = []
     examples: Rows = []
     about = {"family": job.family, "subject": job.subject}
     refused: Counter[str] = Counter()
@@ -309,12 +297,13 @@ def solve(job: AttackJob) -> Rows:
     for judge, name, batch in batches:
         judgment = judge.judge(batch.at, batch.Y)
         end = time.perf_counter()
-        tallies.setdefault((name, batch.way), Tally()).add(len(batch.X), judgment, end - start)
+        margin = None if judgment.margin is None else float(judgment.margin)
+        counts = (name, batch.way, len(batch.X), len(judgment.rows), margin, end - start)
+        asked.append(dict(zip(("attack", "way", *_COUNTED), counts, strict=True)))
         examples += [_example(judge, name, batch, judgment)] if judgment.broken and len(examples) < 10 else []
         start = end
-    rows = [
-        {**about, "origin": origin, "attack": name, "way": way, **vars(tally)} for (name, way), tally in tallies.items()
-    ]
+    table = tallied(asked, "attack", "way").reset_index().assign(**about, origin=origin)
+    rows: Any = table.to_dict("records")
     told = [
         {**about, "runtime": runtime.version, **{kind: runtime.told[kind] - old[kind] for kind in _TOLD}}
         for runtime, old in zip(runtimes, before if runtimes else (), strict=True)
@@ -371,30 +360,18 @@ def _deployed(make: Callable[..., Any]) -> Callable[[Any, int], Iterator[Batch]]
     return door
 
 
-@dataclass
-class Tally:
-    """Points, violations, smallest exact margin (as a float) and seconds, added up."""
+_COUNTED = ("points", "violations", "margin", "seconds")
 
-    points: int = 0
-    violations: int = 0
-    margin: float | None = None
-    seconds: float = 0.0
 
-    def add(self, points: int, judgment: Judgment, seconds: float) -> None:
-        """Add a batch."""
-        self.merge(points, len(judgment.rows), None if judgment.margin is None else float(judgment.margin), seconds)
-
-    def merge(self, points: int, violations: int, margin: float | None, seconds: float) -> None:
-        """Add what was counted before."""
-        self.points += points
-        self.violations += violations
-        self.seconds += seconds
-        if margin is not None:
-            self.margin = margin if self.margin is None else min(self.margin, margin)
+def tallied(rows: Rows, *fields: str) -> pd.DataFrame:
+    """Add up points, violations and seconds by some fields, in the order of the rows; keep the smallest margin."""
+    table = pd.DataFrame(rows, columns=[*fields, *_COUNTED]).astype({"margin": float})
+    how = {name: "min" if name == "margin" else "sum" for name in _COUNTED}
+    return table.groupby(list(fields), sort=False).agg(how)
 
 
 def _example(judge: Any, name: str, batch: Batch, judgment: Judgment) -> dict[str, Any]:
-    """Return how to repeat a violation, in hexadecimal."""
+    """Return what repeats a violation, in hexadecimal."""
     rule, rows = next(iter(judgment.broken.items()))
     numbers = (" ".join(float(v).hex() for v in part[rows[0]]) for part in (batch.X, batch.Z, batch.Y))
     about = {"example": name, "rule": judge.spec.rules[rule].name, "way": batch.way, "format": batch.X.dtype.name}
@@ -418,20 +395,18 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
     """Return the tables of what all jobs found."""
     counted = [row for row in rows if "points" in row]
     safe = [row for row in counted if row["family"] != "unsafe"]
-    models, unsafe = _by(safe, "subject"), _by([row for row in counted if row["family"] == "unsafe"], "subject")
-    points, violations = (sum(getattr(tally, what) for tally in models.values()) for what in ("points", "violations"))
-    told = {kind: _told(rows, kind) for kind in _TOLD}
-    crashes = sum(told["crashed"].values())
+    models, unsafe = tallied(safe, "subject"), tallied([r for r in counted if r["family"] == "unsafe"], "subject")
+    points, violations = int(models["points"].sum()), int(models["violations"].sum())
+    told = pd.DataFrame([row for row in rows if "runtime" in row], columns=["runtime", *_TOLD]).groupby("runtime").sum()
+    crashes = int(told["crashed"].sum())
     origins = {row["subject"]: row["origin"] for row in safe}
     examples = [row for row in rows if "example" in row]
     passed = {
         f"no violation of a certified model in {points:,} evaluated points": violations == 0,
         f"no accepted file takes a runtime down ({crashes:,} calls did)": crashes == 0,
-        **{f"violations are found in: {kind} ({t.violations:,})": t.violations > 0 for kind, t in unsafe.items()},
+        **{f"violations are found in: {kind} ({n:,})": n > 0 for kind, n in unsafe["violations"].to_dict().items()},
     }
-    lines: list[tuple[object, ...]] = [
-        (name, origins[name], t.points, t.violations, _margin(t)) for name, t in models.items()
-    ]
+    lines = [(name, origins[str(name)], *counts) for name, *counts, _ in _lines(models)]
     columns = ("points", "violations", "smallest margin", "seconds")
     found = {
         row["subject"]: f"rule '{row['rule']}' at ({_short(row['x'])}): ({_short(row['output'])})"
@@ -442,17 +417,18 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
             "Certified models", ("model", "head", *columns[:3]), (*lines, ("all", "", points, violations, "")),
             _NOTE.format(minutes=cpu / 60) + _refusals(rows),
         ),
-        Table("Attacks", ("attack", *columns), _lines(_by(safe, "attack")), _ATTACKS_NOTE),
-        Table("Ways to compute", ("way", *columns), _lines(_by(safe, "way")), _WAYS_NOTE),
+        Table("Attacks", ("attack", *columns), _lines(tallied(safe, "attack")), _ATTACKS_NOTE),
+        Table("Ways to compute", ("way", *columns), _lines(tallied(safe, "way")), _WAYS_NOTE),
         Table(
             "Versions of onnxruntime", ("version", *(f"calls {kind}" for kind in _TOLD)),
-            (*((v, *(told[kind][v] for kind in _TOLD)) for v in told["answered"]),
+            (*(tuple(row) for row in told.itertuples()),
              *((f"{v}: not installed ({reason})", 0, 0, 0) for v, reason in _runtimes(quick)[1].items())),
             _RUNTIMES_NOTE,
         ),
         Table(
             "The same harness on models that are not safe", ("model", *columns[:3], "for example"),
-            tuple((n, t.points, f"found: {t.violations:,}", _margin(t), found.get(n, "")) for n, t in unsafe.items()),
+            tuple((name, points, f"found: {violations:,}", margin, found.get(str(name), ""))
+                  for name, points, violations, margin, _ in _lines(unsafe)),
             "A negative margin is how far a rule was broken.",
         ),
     ]  # fmt: skip
@@ -464,23 +440,6 @@ def page(rows: Rows, *, cpu: float = 0.0, quick: bool = False) -> BenchResult:
     return BenchResult("soundness", "Soundness: attacks on certified heads", tuple(tables), passed, quick)
 
 
-def _by(rows: Rows, field: str) -> dict[str, Tally]:
-    found: dict[str, Tally] = {}
-    for row in rows:
-        found.setdefault(row[field], Tally()).merge(
-            *(row[name] for name in ("points", "violations", "margin", "seconds"))
-        )
-    return found
-
-
-def _told(rows: Rows, kind: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        if "runtime" in row:
-            found[row["runtime"]] += row[kind]
-    return found
-
-
 def _refusals(rows: Rows) -> str:
     refused: Counter[str] = Counter()
     for row in rows:
@@ -489,12 +448,11 @@ def _refusals(rows: Rows) -> str:
     return f" Random rule sets of whole numbers that were drawn and refused: {listed}." if listed else ""
 
 
-def _margin(tally: Tally) -> float | str:
-    return "none" if tally.margin is None else tally.margin
-
-
-def _lines(tallies: Mapping[str, Tally]) -> tuple[tuple[object, ...], ...]:
-    return tuple((name, t.points, t.violations, _margin(t), t.seconds) for name, t in tallies.items())
+def _lines(tallies: pd.DataFrame) -> tuple[tuple[Any, ...], ...]:
+    return tuple(
+        (name, points, violations, "none" if np.isnan(margin) else margin, seconds)
+        for name, points, violations, margin, seconds in tallies.itertuples()
+    )
 
 
 def _short(numbers: str) -> str:

@@ -39,11 +39,7 @@ def run_bench(
 ) -> BenchResult:
     """Run a bench; with `output`, write NAME.md and NAME.json into that folder.
 
-    Args:
-        name: Which one.
-        quick: Small sizes.
-        output: Where to write.
-        options: `jobs` and `folder`, for benches of many jobs, which go on where a run stopped.
+    Options are `jobs` and `folder`, for benches of many jobs, which go on where a run stopped.
 
     Raises:
         ValueError: If there is no such bench, or it does not take an option.

@@ -59,7 +59,39 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     tried = sum(int(str(row[4])) for row in attacks) + sum(int(str(row[2])) for row in agreement)
     clean = wrong == 0 and all(row[5] == "none" for row in attacks)
     passed[f"no violation after correction ({tried:,} points tried)"] = clean
-    return _tables(made, agreement, attacks, costs)
+    return (
+        Table(
+            "Certified, and how often the advice is the original's",
+            ("network", "properties", "certified", "statements proved", "same advice, test points",
+             "same advice, worst region", "built and certified (CPU s)", "certificate (bytes)", "check (CPU s)"),
+            tuple(made),
+            f"Advice: the smallest of five scores. To compare: {_PUBLISHED}. The original network with a certified "
+            "head behind it; nothing is trained.",
+        ),
+        Table(
+            "New points inside the region of each property",
+            ("network", "property", "points", "original breaks it", "corrected breaks a rule", "same advice",
+             "changed where broken", "changed where kept", f"scores moved > {_MOVED:g}", "largest move"),
+            tuple(agreement),
+            "'Changed where broken': the advice differs at points where the original breaks a property, so that "
+            "something has to change; 'changed where kept': it differs although it need not.",
+        ),
+        Table(
+            "Attacks on each property: original and corrected",
+            ("network", "property", "points tried, original", "strongest violation", "points tried, corrected",
+             "strongest violation "),
+            tuple(attacks),
+            "`smle.attack`: points inside of regions, at their borders and corners, and gradient ascent from the worst "
+            "ones until a violation is found. Violations are judged exactly on float32 outputs, in the units of the "
+            "scores. What attackers find who choose the scores themselves is on the page about soundness.",
+        ),
+        Table(
+            "Cost of an answer, torch, one thread",
+            ("network", "batch", "original (us)", "corrected (us)", "ratio"),
+            tuple(costs),
+            "The fastest of up to 50 rounds taken in turns.",
+        ),
+    )  # fmt: skip
 
 
 def _made(task: Task) -> tuple[SafeNetwork, tuple[object, ...]]:
@@ -124,39 +156,3 @@ def _costs(task: Task, network: SafeNetwork, *, quick: bool) -> Rows:
         original, ours = (min(times[name].seconds) * 1e6 for name in contenders)
         rows.append((task.name, batch, original, ours, ours / original))
     return rows
-
-
-def _tables(made: Rows, agreement: Rows, attacks: Rows, costs: Rows) -> tuple[Table, ...]:
-    return (
-        Table(
-            "Certified, and how often the advice is the original's",
-            ("network", "properties", "certified", "statements proved", "same advice, test points",
-             "same advice, worst region", "built and certified (CPU s)", "certificate (bytes)", "check (CPU s)"),
-            tuple(made),
-            f"Advice: the smallest of five scores. To compare: {_PUBLISHED}. The original network with a certified "
-            "head behind it; nothing is trained.",
-        ),
-        Table(
-            "New points inside the region of each property",
-            ("network", "property", "points", "original breaks it", "corrected breaks a rule", "same advice",
-             "changed where broken", "changed where kept", f"scores moved > {_MOVED:g}", "largest move"),
-            tuple(agreement),
-            "'Changed where broken': the advice differs at points where the original breaks a property, so that "
-            "something has to change; 'changed where kept': it differs although it need not.",
-        ),
-        Table(
-            "Attacks on each property: original and corrected",
-            ("network", "property", "points tried, original", "strongest violation", "points tried, corrected",
-             "strongest violation "),
-            tuple(attacks),
-            "`smle.attack`: points inside of regions, at their borders and corners, and gradient ascent from the worst "
-            "ones until a violation is found. Violations are judged exactly on float32 outputs, in the units of the "
-            "scores. What attackers find who choose the scores themselves is on the page about soundness.",
-        ),
-        Table(
-            "Cost of an answer, torch, one thread",
-            ("network", "batch", "original (us)", "corrected (us)", "ratio"),
-            tuple(costs),
-            "The fastest of up to 50 rounds taken in turns.",
-        ),
-    )  # fmt: skip

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -35,10 +34,9 @@ from smle.nearest.oracle import nearest_outputs
 from smle.report import write_report
 from smle.tables import encode_inputs
 from studies.bench.table_tasks import Task, tasks
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 from tests.support.sampling import Judge, finished, hard_points
 
-Array = npt.NDArray[Any]
 NETWORK, BOOSTING = "network", "gradient boosting"
 
 
@@ -52,7 +50,7 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 
 def estimators(spec: Specification, X: pd.DataFrame, quick: bool, seed: int) -> dict[str, Any]:
-    """Return estimators for a table, not fitted yet: those that `smle train` has by name, and boosting by itself."""
+    """Return estimators for a table, not fitted yet: those that `smle train` knows by name, and boosting alone."""
     made = partial(named_estimator, spec=spec, table=X, seed=seed)
     found = {BOOSTING: made("hist-gradient-boosting"), "linear": made("ridge")}
     if quick:
@@ -91,7 +89,7 @@ def _pairs(task: Task, quick: bool) -> dict[str, tuple[Any, Any]]:
 
 
 def _read(name: str, rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """Return a table as a model wants it: with categories of pandas, if these are its own."""
+    """Return a table as a model reads it: with pandas categories where the model handles them itself."""
     if "its own" not in name:
         return rows
     texts = [name for name in known.columns if not pd.api.types.is_numeric_dtype(known[name])]

@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_wine,
-    make_friedman1,
-    make_friedman2,
-    make_friedman3,
-)
+from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
 from smle import Specification
@@ -88,7 +81,7 @@ def _cases(quick: bool) -> Iterator[tuple[str, int, Specification, pd.DataFrame,
 
 
 def _loose(X: pd.DataFrame, y: np.ndarray) -> Specification:
-    """Return rules about a table that its rows do not meet."""
+    """Return rules that no row of a table touches."""
     ends = {name: (float(low), float(high)) for name, low, high in zip(X.columns, X.min(), X.max(), strict=True)}
     inputs = {name: (round(a - 1 - abs(b - a), 3), round(b + 1 + abs(b - a), 3)) for name, (a, b) in ends.items()}
     if y.dtype.kind == "f":
@@ -102,9 +95,10 @@ def _loose(X: pd.DataFrame, y: np.ndarray) -> Specification:
 
 
 Made = tuple[np.ndarray, np.ndarray]
+Make = Callable[[np.random.Generator, int], Made]
 
 
-def _real(load: Callable[..., Any]) -> Callable[[np.random.Generator, int], Made]:
+def _real(load: Callable[..., Any]) -> Make:
     def made(random: np.random.Generator, rows: int) -> Made:
         X, y = load(return_X_y=True)
         order = random.permutation(len(X))
@@ -122,7 +116,7 @@ def _function(function: Callable[[np.ndarray], np.ndarray], width: int = 6, nois
     return made
 
 
-def _friedman(make: Callable[..., Made]) -> Callable[[np.random.Generator, int], Made]:
+def _friedman(make: Callable[..., Made]) -> Make:
     def made(random: np.random.Generator, rows: int) -> Made:
         X, y = make(rows, random_state=int(random.integers(2**31)))
         return X, y + 0.1 * y.std() * random.normal(size=rows)
@@ -130,17 +124,19 @@ def _friedman(make: Callable[..., Made]) -> Callable[[np.random.Generator, int],
     return made
 
 
-_REAL = {"diabetes": _real(load_diabetes), "breast cancer": _real(load_breast_cancer), "wine": _real(load_wine)}
-_MADE: dict[str, Callable[[np.random.Generator, int], Made]] = {
+_REAL = {
+    "diabetes": _real(datasets.load_diabetes),
+    "breast cancer": _real(datasets.load_breast_cancer),
+    "wine": _real(datasets.load_wine),
+}
+_MADE: dict[str, Make] = {
     "linear": _function(lambda X: X @ np.arange(1.0, 7.0), noise=0.5),
     "sine": _function(lambda X: np.sin(3 * X[:, 0]) + X[:, 1] * X[:, 2]),
     "steps": _function(lambda X: np.floor(2.5 * X[:, 0]) + (X[:, 1] > 0.3) * 2.0 + (X[:, 2] > X[:, 3])),
     "xor": _function(lambda X: np.sign(X[:, 0] * X[:, 1]) + 0.5 * np.sign(X[:, 2]), width=10),
     "sparse steps": _function(lambda X: (X[:, 0] > 0.2) * 3.0 + (X[:, 7] > -0.4), width=25, noise=0.3),
     "noise": _function(lambda X: 0.2 * X[:, 0], noise=5.0),
-    "friedman1": _friedman(make_friedman1),
-    "friedman2": _friedman(make_friedman2),
-    "friedman3": _friedman(make_friedman3),
+    **{f"friedman{i}": _friedman(getattr(datasets, f"make_friedman{i}")) for i in (1, 2, 3)},
 }
 
 

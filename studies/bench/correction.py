@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from smle.errors import ContradictionError, NotCertifiedError, RuleError
 from smle.heads.rules.checked_candidates import Candidates
@@ -24,11 +23,10 @@ from smle.heads.rules.rules_author import certify_rules
 from smle.heads.table import program_of
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, label_columns
-from studies.harness import Table, bench, quietly
+from studies.harness import Array, Table, bench, quietly
 from tests.support.drawn_rules import alternatives, draw
 from tests.support.sampling import Judge, hard_points
 
-Array = npt.NDArray[Any]
 _SETS = {False: 3000, True: 60}
 _POINTS = {False: 400, True: 200}  # attacked answers per rule set and format
 
@@ -160,9 +158,9 @@ def _is_coupled(spec: Specification) -> bool:
 
 
 def _label_rules(count: int, rules: list[str]) -> tuple[Specification, Array]:
-    listed = "".join(f"  - {{name: r{i}, then: '{then}'}}\n" for i, then in enumerate(rules))
-    text = f"inputs: {{x: [0, 1]}}\nlabels: [{', '.join(f'a{i}' for i in range(count))}]\nrules:\n{listed}"
-    return Specification.from_yaml(text), np.ones(count)
+    named = {f"r{i}": then for i, then in enumerate(rules)}
+    labels = [f"a{i}" for i in range(count)]
+    return Specification.build(inputs={"x": (0, 1)}, labels=labels, rules=named), np.ones(count)
 
 
 def nearness(spec: Specification, scale: Array, rows: int, seed: int) -> Array:

@@ -12,13 +12,13 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import piqp
 import torch
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -28,7 +28,7 @@ from smle.errors import DataError
 from smle.rules import Specification
 from studies.bench.peer_env import prepare
 from studies.bench.peer_layers import linear_lines, shield_of
-from studies.harness import Table, bench
+from studies.harness import Array, Table, bench
 from tests.support.sampling import Judge
 
 _JUDGED, _ALONE, _SECONDS = 100, 100, 60.0
@@ -90,7 +90,7 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 
 def _made(rules: RuleSet) -> tuple[tuple[float, float, float], Any, dict[str, Array]]:
-    """Return seconds to read, correct and check; the corrected model, and a place for the answers that it gives."""
+    """Return seconds to read, correct and check; the corrected model, and where to put the answers that it corrects."""
     asked: dict[str, Array] = {}
     text = rules.spec.to_yaml()
     start = time.perf_counter()
@@ -114,21 +114,14 @@ def _near(
     batch = (time.perf_counter() - start) / ROWS * 1e6
     exact = answers.astype(np.float32).astype(np.float64)
     costs = rules.cost(exact, np.asarray(_columns(served), dtype=np.float64))
-    least, begun = [], time.perf_counter()
-    for i in range(judged):
-        least.append(rules.optimum(exact[i]))
-        if time.perf_counter() - begun > _SECONDS:
-            break
+    least = [rules.optimum(exact[i]) for i in _in_time(judged)]
     ratios = _ratios(exact, costs, least)
     times, same = [], 0
-    begun = time.perf_counter()
-    for i in range(_ALONE):
+    for i in _in_time(_ALONE):
         start = time.perf_counter()
         own = model.predict(X[i : i + 1])
         times.append((time.perf_counter() - start) * 1e3)
         same += bool((np.asarray(_columns(own))[0] == np.asarray(_columns(served))[i]).all())
-        if time.perf_counter() - begun > _SECONDS:
-            break
     ways = np.asarray(info["served"])
     at, worst = float(np.mean([r <= _AT for r in ratios])), max(ratios)
     row = (
@@ -139,8 +132,17 @@ def _near(
     return row, {"nearest": worst <= allowed, "alone as in the batch": same == len(times)}, least
 
 
+def _in_time(count: int) -> Iterator[int]:
+    """Count up to `count`, or until the time is up; yield at least one number."""
+    begun = time.perf_counter()
+    for i in range(count):
+        yield i
+        if time.perf_counter() - begun > _SECONDS:
+            return
+
+
 def _ratios(given: Array, costs: Array, least: list[float]) -> list[float]:
-    """Return costs of the first rows in relation to the least ones; 1 where they differ by rounding alone."""
+    """Return costs of the first rows relative to the least ones; 1 where only rounding differs."""
     found = []
     for answers, cost, best in zip(given, costs, least, strict=False):
         floor = 1e-9 * max(1.0, float(np.abs(answers).max()))
@@ -176,7 +178,7 @@ def _beside(rules: RuleSet, answers: Array, shield: Any, least: list[float]) -> 
 
 
 def _columns(served: Any) -> Any:
-    """Return what was served as columns: labels as 1 and -1."""
+    """Return served answers as columns, labels as 1 and -1."""
     values = np.asarray(served)
     return np.where(values, 1.0, -1.0) if values.dtype == bool or values.dtype.kind in "iu" else values
 
@@ -184,7 +186,6 @@ def _columns(served: Any) -> Any:
 # --- rule sets that others published, in the folder that SMLE_DATA names, and exact optima by solvers of their own
 
 
-Array = npt.NDArray[np.float64]
 ROWS = 1_000
 """Rows of answers of one kind. The input is the number of a row, so that a model can be asked for any of them."""
 
@@ -228,22 +229,8 @@ def read_rule_sets(rng: np.random.Generator) -> list[RuleSet]:
 # --- labels
 
 
-def _logits(rng: np.random.Generator, m: int) -> dict[str, Array]:
-    shape = (ROWS, m)
-    return {
-        "normal": rng.normal(size=shape),
-        "all on": np.abs(rng.normal(size=shape)),
-        "+-1": rng.choice([-1.0, 1.0], size=shape),
-        "heavy tails": rng.standard_t(1.5, size=shape),
-    }
-
-
-def _label_cost(given: Array, served: Array) -> Array:
-    return np.asarray((np.abs(given) * ((given >= 0) != (served >= 0))).sum(axis=1))
-
-
 def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.random.Generator) -> RuleSet:
-    """Return the rule set of clauses of signed label numbers, from 1 on."""
+    """Return the rule set of clauses: signed label numbers, counted from 1."""
     texts = [" or ".join(f"{'not ' if v < 0 else ''}`{names[abs(v) - 1]}`" for v in clause) for clause in clauses]
     rules = {f"r{i}": text for i, text in enumerate(texts)}
     spec = Specification.build(inputs={"row": (0, ROWS)}, labels=names, rules=rules)
@@ -262,8 +249,18 @@ def _labels(name: str, clauses: list[list[int]], names: list[str], rng: np.rando
         assert found.status == 0, found.message
         return float(found.fun + np.abs(given[given >= 0]).sum())
 
+    def cost(given: Array, served: Array) -> Array:
+        return np.asarray((np.abs(given) * ((given >= 0) != (served >= 0))).sum(axis=1))
+
     lines = [" or ".join(f"{'not ' if v < 0 else ''}y_{abs(v) - 1}" for v in clause) for clause in clauses]
-    return RuleSet(name, spec, _label_cost, optimum, _logits(rng, len(names)), lines)
+    shape = (ROWS, len(names))
+    answers = {
+        "normal": rng.normal(size=shape),
+        "all on": np.abs(rng.normal(size=shape)),
+        "+-1": rng.choice([-1.0, 1.0], size=shape),
+        "heavy tails": rng.standard_t(1.5, size=shape),
+    }
+    return RuleSet(name, spec, cost, optimum, answers, lines)
 
 
 def requirements(text: str, rng: np.random.Generator) -> RuleSet:
@@ -298,18 +295,16 @@ def hierarchy(name: str, text: str, rng: np.random.Generator) -> RuleSet:
 # --- numbers
 
 
-def _number_cost(given: Array, served: Array) -> Array:
-    return np.asarray(np.linalg.norm(served - given, axis=1))
-
-
 def _numbers(
-    name: str, spec: Specification, A: Array, b: Array, answers: dict[str, Array], lines: list[str] | None = None
+    name: str, spec: Specification, A: Array, b: Array, rng: np.random.Generator, lines: list[str] | None = None
 ) -> RuleSet:
     """Return the rule set A y <= b."""
+    answers = {f"of size {size:g}": rng.normal(size=(ROWS, A.shape[1])) * size for size in (1e-3, 1.0, 1e6)}
+
+    def cost(given: Array, served: Array) -> Array:
+        return np.asarray(np.linalg.norm(served - given, axis=1))
 
     def optimum(given: Array) -> float:
-        import piqp
-
         solver = piqp.DenseSolver()
         solver.settings.eps_abs = solver.settings.eps_rel = 1e-10
         scale = max(1.0, float(np.abs(given).max()))
@@ -317,11 +312,7 @@ def _numbers(
         assert solver.solve() == piqp.PIQP_SOLVED
         return float(np.linalg.norm(solver.result.x - given / scale) * scale)
 
-    return RuleSet(name, spec, _number_cost, optimum, answers, linear_lines(A, b) if lines is None else lines)
-
-
-def _sizes(rng: np.random.Generator, m: int) -> dict[str, Array]:
-    return {f"of size {size:g}": rng.normal(size=(ROWS, m)) * size for size in (1e-3, 1.0, 1e6)}
+    return RuleSet(name, spec, cost, optimum, answers, linear_lines(A, b) if lines is None else lines)
 
 
 _TERM = re.compile(r"([+-]?)\s*(\d+(?:\.\d+)?)?\s*\*?\s*y_(\d+)")
@@ -343,7 +334,7 @@ def _table(name: str, text: str, rng: np.random.Generator) -> RuleSet:
         A.append(row)
         b.append(-float(right))
     spec = Specification.build(inputs={"row": (0, ROWS)}, outputs=[f"y_{i}" for i in range(m)], rules=rules)
-    return _numbers(f"table {name}", spec, np.array(A), np.array(b), _sizes(rng, m), text.splitlines())
+    return _numbers(f"table {name}", spec, np.array(A), np.array(b), rng, text.splitlines())
 
 
 def tolerances(rng: np.random.Generator) -> list[RuleSet]:
@@ -356,7 +347,7 @@ def tolerances(rng: np.random.Generator) -> list[RuleSet]:
         row = np.array([1.0 if v == whole else -1.0 if v in parts else 0.0 for v in names])
         A += [row, -row]
     levels = Specification.build(inputs={"row": (0, ROWS)}, outputs=names, rules=rules)
-    found = [_numbers("three levels within 0.01", levels, np.array(A), np.full(6, 0.01), _sizes(rng, 7))]
+    found = [_numbers("three levels within 0.01", levels, np.array(A), np.full(6, 0.01), rng)]
     G, h = np.round(rng.normal(size=(50, 100)), 4), np.round(np.abs(rng.normal(size=50)) * 10, 4)
     outputs = [f"y{i}" for i in range(100)]
     texts = {
@@ -365,4 +356,4 @@ def tolerances(rng: np.random.Generator) -> list[RuleSet]:
         for j, row in enumerate(G)
     }
     many = Specification.build(inputs={"row": (0, ROWS)}, outputs=outputs, rules=texts)
-    return [*found, _numbers("50 inequalities over 100 outputs", many, G, h, _sizes(rng, 100))]
+    return [*found, _numbers("50 inequalities over 100 outputs", many, G, h, rng)]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import sparse
 from torch import nn
@@ -27,11 +26,12 @@ from smle.regions.cells import Cells
 from smle.regions.geometry import Domain, Region, RegionMaximum
 from smle.rules import Literals, Specification
 from smle.solvers import QuadraticProgram, Solution, solve
+from studies.bench.scale import exclusive_labels
 from studies.bench.training import box_rule
 from studies.experiments import synthetic
 from studies.experiments.methods import Job, settings_for
 from studies.experiments.networks import safe_network
-from studies.harness import Table, bench, interleaved
+from studies.harness import Table, bench, interleaved, seeded
 from tests.support.formulations import exclusion_counterexample_milp, linear_counterexample_milp, memory_projection_miqp
 
 
@@ -42,10 +42,6 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
         _checks(quick, passed), _exclusion_checks(quick), _projections(quick, passed), counterexamples(quick, passed),
         iterations(quick, passed),
     )  # fmt: skip
-
-
-def _f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    return np.asarray(values, dtype=np.float32)
 
 
 def problem(
@@ -63,7 +59,9 @@ def problem(
     asked = [drawn(outputs, 2, [-2, -1, 1, 2], room * (2 + rng.integers(0, 3))) for _ in range(clauses)]
     rule = " and ".join(rows), " and ".join(asked)
     spec = Specification.build(inputs=dict.fromkeys(inputs, (-1, 1)), outputs=outputs, rules={"rule": rule})
-    head = Head(_f32(rng.normal(size=(m, n)) / np.sqrt(n)), _f32(rng.normal(size=m) * 0.1))
+    head = Head(
+        (rng.normal(size=(m, n)) / np.sqrt(n)).astype(np.float32), (rng.normal(size=m) * 0.1).astype(np.float32)
+    )
     return spec, find_cells(spec), FrozenHeads(_bounds(rng, d, n, affine=affine), (head, None))
 
 
@@ -71,10 +69,11 @@ def _bounds(rng: np.random.Generator, d: int, n: int, *, affine: bool) -> Bounds
     lower = -rng.uniform(0, 1, size=n)
     width = rng.uniform(0.2, 1.5, size=n)
     if not affine:
-        return Bounds(_f32(lower), _f32(lower + width))
+        return Bounds(lower.astype(np.float32), (lower + width).astype(np.float32))
     slope, opening = rng.normal(size=(n, d)) * 0.2, rng.normal(size=(n, d)) * 0.1
     upper = lower + width + np.abs(opening).sum(axis=1)
-    return Bounds(_f32(lower), _f32(upper), _f32(slope), _f32(slope + opening))
+    single = [part.astype(np.float32) for part in (lower, upper, slope, slope + opening)]
+    return Bounds(single[0], single[1], single[2], single[3])
 
 
 def _checks(quick: bool, passed: dict[str, bool]) -> Table:
@@ -82,25 +81,23 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
     wrong = 0
     for kind in ("constant", "affine"):
         widths = (16, 64) if quick else (16, 64, 256, 1024) if kind == "constant" else (16, 64, 256)
-        ratios: dict[int, list[float]] = {n: [] for n in widths}
-        pruned: list[float] = []
+        ratios: list[tuple[float, float]] = []
         for n in widths:
             for state in ("holds by far", "just holds", "does not hold"):
                 spec, cells, over = problem(
                     n, d=8, n=n, m=4, clauses=4, affine=kind == "affine", room=_room(n, state == "holds by far")
                 )
                 if state == "just holds":
-                    over = _projected(spec, cells, over)
+                    result = nearest_safe_head(_first(over), HeadProblem.of(over, spec, cells, 0))
+                    over = FrozenHeads(over.bounds, (result.head, None))
                 contenders, agree = _contenders(spec, cells, over)
                 times = interleaved(contenders, rounds=3 if quick else 5, budget=5.0)
-                ratios[n].append(times["as printed"].ratio)
-                pruned.append(times["pruned"].ratio)
+                ratios.append((times["as printed"].ratio, times["pruned"].ratio))
                 milliseconds = [times[name].median * 1e3 for name in contenders]
                 wrong += not agree
-                rows.append((kind, n, state, *milliseconds, times["as printed"].ratio, times["pruned"].ratio, agree))
+                rows.append((kind, n, state, *milliseconds, *ratios[-1], agree))
         at_least = 10 if kind == "affine" else 100
-        middle = float(np.median([r for values in ratios.values() for r in values]))
-        tighter = float(np.median(pruned))
+        middle, tighter = np.median(ratios, axis=0).tolist()
         passed[
             f"{kind} bounds: at least {at_least}x faster per check than the paper's MILP "
             f"(median {middle:.0f}x; against the pruned MILP {tighter:.0f}x)"
@@ -122,11 +119,10 @@ def _checks(quick: bool, passed: dict[str, bool]) -> Table:
     )  # fmt: skip
 
 
-def _projected(spec: Specification, cells: Cells, over: FrozenHeads) -> FrozenHeads:
+def _first(over: FrozenHeads) -> Head:
     head = over.heads[0]
     assert head is not None
-    result = nearest_safe_head(head, HeadProblem.of(over, spec, cells, 0))
-    return FrozenHeads(over.bounds, (result.head, None))
+    return head
 
 
 def _room(n: int, held: bool) -> float:
@@ -136,23 +132,18 @@ def _room(n: int, held: bool) -> float:
 
 def _contenders(spec: Specification, cells: Cells, over: FrozenHeads) -> tuple[dict[str, Callable[[], object]], bool]:
     """Return what is timed, ours first, and whether verify and the MILP agree."""
-    head = over.heads[0]
-    assert head is not None
-    domain = Domain.of(spec)
+    head, domain = _first(over), Domain.of(spec)
     region = Region.of(cells, spec, [0], domain=domain)
     clauses = list(spec.rules[0].requirement.clauses)
     literals = Literals.of_clauses(clauses, len(head.b), len(domain.low))
     envelope, support = WidenedBox.of(over.bounds, domain), RegionMaximum(region)
     prepared = [Literals.of_clauses(clause, len(head.b), len(domain.low)) for clause in clauses]
 
-    def anew() -> object:
-        return judge_literals(prepared, head, WidenedBox.of(over.bounds, domain), support)
-
     milp = partial(linear_counterexample_milp, literals, over.bounds, head, region, time_limit=60.0)
     agree = verify(over, spec, cells).hold == milp().none_exists
     contenders: dict[str, Callable[[], object]] = {
         "ours": partial(judge_literals, prepared, head, envelope, support),
-        "anew": anew,
+        "anew": lambda: judge_literals(prepared, head, WidenedBox.of(over.bounds, domain), support),
         "as printed": partial(milp, as_printed=True),
         "pruned": milp,
     }
@@ -165,11 +156,11 @@ def _exclusion_checks(quick: bool) -> Table:
         rng = np.random.default_rng(labels)
         pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
         domain = Domain(-np.ones(4), np.ones(4), np.ones(4))
-        bounds = Bounds(_f32(np.zeros(n)), _f32(np.ones(n)))
+        bounds = Bounds(np.zeros(n, dtype=np.float32), np.ones(n, dtype=np.float32))
         W = rng.normal(size=(labels, n)) / np.sqrt(n)
         for held, share in ((True, 1.02), (False, 0.5)):
             top = np.maximum(W, 0).sum(axis=1)
-            head = Head(_f32(W), _f32(-share * top))
+            head = Head(W.astype(np.float32), (-share * top).astype(np.float32))
 
             envelope, whole = WidenedBox.of(bounds, domain), Region.whole(domain)
             contenders: dict[str, Callable[[], object]] = {
@@ -194,9 +185,7 @@ def _projections(quick: bool, passed: dict[str, bool]) -> Table:
         for n, clauses in ((16, 4), (64, 4)) if quick else ((16, 4), (64, 4), (64, 20), (256, 4)):
             room = _room(n, False)
             spec, cells, over = problem(1, d=8, n=n, m=4, clauses=clauses, affine=affine, room=room)
-            head = over.heads[0]
-            assert head is not None
-            clock = [time.perf_counter()]
+            head, clock = _first(over), [time.perf_counter()]
             exact = nearest_safe_head(head, HeadProblem.of(over, spec, cells, 0))
             clock.append(time.perf_counter())
             runs = []
@@ -238,14 +227,12 @@ NEAR = 1e-6
 
 
 class Point(NamedTuple):
-    """One start: strengths in the rows as stated, and seconds of both searches."""
+    """One start: strengths in the rows as stated, relative to the optimum, and the MILP's seconds relative to ours."""
 
     group: str
-    optimum: float
     ours: float
     leading: float
-    seconds: float
-    milp_seconds: float
+    slower: float
 
 
 def counterexamples(quick: bool, passed: dict[str, bool]) -> Table:
@@ -254,14 +241,10 @@ def counterexamples(quick: bool, passed: dict[str, bool]) -> Table:
     found = list(points(keys[:6] if quick else keys, seeds=range(1 if quick else 3)))
     rows: list[tuple[object, ...]] = []
     for group in [*sorted({point.group for point in found}), "all"]:
-        some = [point for point in found if group in ("all", point.group)]
-        ours, leading = ([_ratio(point, which) for point in some] for which in ("ours", "leading"))
+        _, ours, leading, slower = zip(*(point for point in found if group in ("all", point.group)), strict=True)
         reached = [sum(ratio >= 1 - NEAR for ratio in ratios) for ratios in (ours, leading)]
-        slower = float(np.median([point.milp_seconds / point.seconds for point in some]))
-        rows.append((group, len(some), reached[0], min(ours), reached[1], min(leading), slower))
-    passed[f"all {len(found)} counterexamples reach the MILP's optimum"] = all(
-        _ratio(p, "ours") >= 1 - NEAR for p in found
-    )
+        rows.append((group, len(ours), reached[0], min(ours), reached[1], min(leading), float(np.median(slower))))
+    passed[f"all {len(found)} counterexamples reach the MILP's optimum"] = all(p.ours >= 1 - NEAR for p in found)
     return Table(
         "Strongest counterexamples at the start of the preset `paper`",
         (
@@ -283,8 +266,7 @@ def points(keys: list[str], seeds: range) -> Iterator[Point]:
         for seed in seeds:
             network = safe_network(task, settings, seed=seed)
             frozen = network.frozen_heads()
-            head = frozen.heads[0]
-            assert head is not None
+            head = _first(frozen)
             problem = HeadProblem.of(frozen, network.spec, network.cells, 0)
             part = problem.parts[0]
             stated, plain = Literals.stacked(part.stated), HeadNumbers.exact(head)
@@ -300,47 +282,28 @@ def points(keys: list[str], seeds: range) -> Iterator[Point]:
                 point = counterexample_at(stated, plain, search.found.x, search.found.z)
                 strengths.append(0.0 if point is None else point.strength)
             optimum, own, scaled = strengths
-            yield Point(task.group, optimum, own, scaled, clock[1] - clock[0], clock[2] - clock[1])
-
-
-def _ratio(point: Point, which: str) -> float:
-    return float(getattr(point, which)) / point.optimum
+            first, second = np.diff(clock).tolist()
+            yield Point(task.group, own / optimum, scaled / optimum, second / first)
 
 
 # --- one iteration of PDCG
-
-
-def _labels(count: int) -> Specification:
-    names = [f"l{i}" for i in range(count)]
-    inputs = "\n".join(f"  x{i}: [-2, 2]" for i in range(4))
-    listed = ", ".join(names)
-    return Specification.from_yaml(
-        f"inputs:\n{inputs}\nlabels: [{listed}]\nrules:\n  - name: one\n    then: at_most_one({listed})\n"
-    )
-
-
-def _direct(spec: Specification, bounds: str, units: int) -> tuple[BoxNetwork, FrozenHeads, HeadProblem]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = BoxNetwork(nn.Linear(len(spec.columns), units), spec, embedding=units, bounds=bounds)
-        with torch.no_grad():
-            network.heads.raw_weight.mul_(2.0)
-    over = network.frozen_heads()
-    return network, over, HeadProblem.of(over, spec, network.cells, 0)
 
 
 def iterations(quick: bool, passed: dict[str, bool]) -> Table:
     """Compare an iteration of PDCG after a gradient step with its MILP and QP or MIQP form."""
     rows: list[tuple[object, ...]] = []
     cases = [("linear", box_rule(4, 4), bounds, 1) for bounds in ("fixed", "affine")]
-    cases.append(("exclusions of 6 labels", _labels(6), "fixed", 10))
+    cases.append(("exclusions of 6 labels", exclusive_labels(6, 16, inputs=4, reach=2).spec, "fixed", 10))
     for kind, spec, bounds, memory in cases:
-        _, over, problem = _direct(spec, bounds, 16)
-        head = over.heads[0]
-        assert head is not None
-        contenders = {
-            "ours": _ours(head, problem, memory),
-            "paper": _paper(over, head, problem, memory, exclusions=kind != "linear"),
+        with seeded(0):
+            network = BoxNetwork(nn.Linear(len(spec.columns), 16), spec, embedding=16, bounds=bounds)
+        with torch.no_grad():
+            network.heads.raw_weight.mul_(2.0)
+        over = network.frozen_heads()
+        head, problem = _first(over), HeadProblem.of(over, spec, network.cells, 0)
+        contenders: dict[str, Callable[[], object]] = {
+            "ours": partial(run_pdcg, head, problem, n_it=1, n_xs=memory),
+            "paper": partial(_papers_iteration, over, problem, memory, exclusions=kind != "linear"),
         }
         times = interleaved(contenders, rounds=5 if quick else 15, budget=8.0)
         ours, paper = (times[which].undisturbed * 1e3 for which in ("ours", "paper"))
@@ -358,32 +321,20 @@ def iterations(quick: bool, passed: dict[str, bool]) -> Table:
     )
 
 
-def _ours(head: Head, problem: HeadProblem, memory: int) -> Callable[[], None]:
-    def iterate() -> None:
-        assert run_pdcg(head, problem, n_it=1, n_xs=memory).iterations == 1
-
-    return iterate
-
-
-def _paper(over: FrozenHeads, head: Head, problem: HeadProblem, memory: int, *, exclusions: bool) -> Callable[[], None]:
-    part = problem.parts[0]
-
-    def iterate() -> None:
-        if exclusions:
-            search = exclusion_counterexample_milp(part.exclusions, over.bounds, head, part.region)
-        else:
-            rows = Literals(*(np.concatenate([getattr(a, f) for a in part.stated]) for f in ("g", "s", "h", "strict")))
-            search = linear_counterexample_milp(rows, over.bounds, head, part.region)
-        assert search.found is not None, search.message
-        points = Memory(memory)
-        points.append(search.found.x, search.found.z, 0)
-        if exclusions:
-            found = memory_projection_miqp(head, points, problem, tolerance=1e-6, big=1e3)
-        else:
-            found = _memory_qp(head, points, problem)
-        assert found.x is not None, found.message
-
-    return iterate
+def _papers_iteration(over: FrozenHeads, problem: HeadProblem, memory: int, *, exclusions: bool) -> None:
+    """Look for the strongest counterexample, and project; each program is written down anew."""
+    part, head, points = problem.parts[0], _first(over), Memory(memory)
+    if exclusions:
+        search = exclusion_counterexample_milp(part.exclusions, over.bounds, head, part.region)
+    else:
+        search = linear_counterexample_milp(Literals.stacked(part.stated), over.bounds, head, part.region)
+    assert search.found is not None, search.message
+    points.append(search.found.x, search.found.z, 0)
+    if exclusions:
+        found = memory_projection_miqp(head, points, problem, tolerance=1e-6, big=1e3)
+    else:
+        found = _memory_qp(head, points, problem)
+    assert found.x is not None, found.message
 
 
 def _memory_qp(head: Head, points: Memory, problem: HeadProblem) -> Solution:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -31,52 +30,16 @@ from smle.nn import SafeNetwork
 from smle.rules import Number, Specification
 from studies.attacks.points import Attention, Given, Messages, edges_of
 from studies.attacks.subjects import RULES
-from studies.harness import Table, asked, bench, interleaved
+from studies.experiments.networks import relu_layers
+from studies.harness import Array, Table, asked, bench, interleaved, seeded
 from tests.support.exported import session
 
-Array = npt.NDArray[np.float32]
 Call = Callable[[], Any]
 Pair = Callable[[Array], Mapping[str, Call]]
 """Inputs (rows, 3) -> the model alone, and what is compared with it."""
 
 # --- rules
 
-_INPUTS = "inputs: {a: [0, 1], b: [0, 1], c: [0, 1]}\n"
-_TEN = (
-    "then: y >= -1",
-    "when: a <= 0.5, then: y <= 3",
-    "when: b > 0.7, then: y <= 2",
-    "when: c < 0.2, then: y >= -0.8",
-    "when: a > 0.2 and b <= 0.9, then: y <= 2.5",
-    "then: y <= 3 * a + 1",
-    "when: b <= 0.4, then: y <= b + c + 1",
-    "when: c >= 0.6, then: y >= 0.5 * a - 1",
-    "when: a + b <= 1, then: y <= 2 * c + 1",
-    "when: a >= 0.9, then: y >= 0.2 * b - 0.9",
-)
-_LIMITS = {
-    "one constant": ("when: a <= 0.5, then: y <= 0.2",),
-    "one affine": ("when: a <= 0.5, then: y <= 0.3 * b + 0.1",),
-    "ten mixed": _TEN,
-}
-_COUPLED = {
-    "A: 3 rows, 2 outputs": ("when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 and q - p <= 0.5",),
-    "B: 10 literals, 4 outputs": (
-        "when: a <= {share}, then: p + q <= 1 and p - q <= 0.5 + 0.1 * b and r + s <= 1 and q + r <= 1",
-        "when: a <= {share}, then: p + r <= 0.2 or p + r >= 1",
-        "when: a <= {share}, then: p + q + r + s <= 2 and r - s <= 0.6 and s - r <= 0.6 and p - s <= 1",
-    ),
-}
-_WHOLE = {
-    "cents": ("{y: {step: 0.01}}", ("then: 0 <= y <= 1000", "then: y <= 500 + 100 * a")),
-    "20 shares of 1": (
-        "{" + ", ".join(f"s{i}: {{}}" for i in range(20)) + "}",
-        (
-            f"then: {' + '.join(f's{i}' for i in range(20))} == 1",
-            f"then: {' and '.join(f'0 <= s{i} <= 0.2' for i in range(20))}",
-        ),
-    ),
-}
 _ASKED = {
     ("NumPy", "one constant"): {0: 1.5},
     ("NumPy", "one affine"): {0: 1.9},
@@ -95,20 +58,19 @@ _ASKED = {
 """Ratios that are asked for: of onnxruntime at these sizes, of others from them on (up to the next)."""
 
 
-def _stated(outputs: str, rules: tuple[str, ...]) -> Specification:
-    listed = "".join(f"  - {{name: r{i}, {rule}}}\n" for i, rule in enumerate(rules))
-    return Specification.from_yaml(f"{_INPUTS}outputs: {outputs}\nrules:\n{listed}")
-
-
 def _cases() -> list[tuple[str, str, Specification, float]]:
     """Return name, share of rows that are repaired, rules, and the level around which a model answers."""
-    cases = [(name, "", _stated("[y]", rules), 0.0) for name, rules in _LIMITS.items()]
-    for name, rules in _COUPLED.items():
-        outputs = "[p, q]" if name.startswith("A") else "[p, q, r, s]"
+    limits = ("one constant", "one affine", "ten mixed")
+    cases = [(name, "", Specification.from_yaml(RULES[name]), 0.0) for name in limits]
+    for name in ("A: 3 rows, 2 outputs", "B: 10 literals, 4 outputs"):
         for share, level in ((0.0, 0.0), (0.1, 5.0), (1.0, 5.0)):
-            stated = tuple(rule.format(share=share) for rule in rules)
-            cases.append((name, f"{share:.0%}", _stated(outputs, stated), level))
-    return cases + [(name, "", _stated(*whole), 0.05) for name, whole in _WHOLE.items()]
+            text = RULES[name].replace("SHARE", str(share))
+            cases.append((name, f"{share:.0%}", Specification.from_yaml(text), level))
+    parts = [f"s{i}" for i in range(20)]
+    rules = {"r0": f"{' + '.join(parts)} == 1", "r1": " and ".join(f"0 <= {part} <= 0.2" for part in parts)}
+    inputs, outputs = dict.fromkeys("abc", (0, 1)), {part: dict[str, Any]() for part in parts}
+    shares = Specification.build(inputs=inputs, outputs=outputs, rules=rules)
+    return [*cases, ("cents", "", Specification.from_yaml(RULES["cents"]), 0.05), ("20 shares of 1", "", shares, 0.05)]
 
 
 # --- runtimes: a 3-64-64-64-m network, with and without a head
@@ -238,15 +200,15 @@ def _heads(quick: bool, passed: dict[str, bool]) -> Table:
 
 
 def _many_limits(quick: bool, passed: dict[str, bool], count: int = 1000) -> Table:
-    rng, rules = np.random.default_rng(0), []
+    rng, rules = np.random.default_rng(0), {}
     for i in range(count):
         start, column, other = 0.99 * rng.random(), rng.integers(50), rng.integers(50)
         side, ahead = (">=", -1) if i % 2 else ("<=", 1)
         limit = f"{rng.random():.4f} * x{other} + {ahead}" if i % 4 < 2 else f"{ahead * (1 + rng.random()):.4f}"
         when = f"{start:.4f} <= x{column} <= {start + 0.01:.4f}"
-        rules.append(f"  - {{name: r{i}, when: {when}, then: y{i % 5} {side} {limit}}}\n")
-    inputs = "".join(f"  x{i}: [0, 1]\n" for i in range(50))
-    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [y0, y1, y2, y3, y4]\nrules:\n{''.join(rules)}")
+        rules[f"r{i}"] = when, f"y{i % 5} {side} {limit}"
+    inputs = {f"x{i}": (0, 1) for i in range(50)}
+    spec = Specification.build(inputs=inputs, outputs=[f"y{i}" for i in range(5)], rules=rules)
     start = time.process_time()
     certificate = certify_rules(spec)
     made = time.process_time() - start
@@ -302,16 +264,13 @@ def _boxes(title: str, hidden: tuple[int, ...], embedding: int, quick: bool, pas
 
 
 def _pair(hidden: tuple[int, ...], embedding: int, bounds: str, *, gated: bool) -> tuple[BoxNetwork, nn.Module]:
-    inputs = "".join(f"  x{i}: [-1, 1]\n" for i in range(8))
-    when = "    when: x0 <= 0.2 and x1 >= 0.1\n" if gated else ""
-    rule = f"  - name: rule\n{when}    then: a <= 1 and b - c <= 0.5\n"
-    spec = Specification.from_yaml(f"inputs:\n{inputs}outputs: [a, b, c, d]\nrules:\n{rule}")
-    layers: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for inner, outer in itertools.pairwise((8, *hidden)):
-            layers += [nn.Linear(inner, outer), nn.ReLU()]
-        body = nn.Sequential(*layers, nn.Linear(hidden[-1], embedding))
+    asked = "a <= 1 and b - c <= 0.5"
+    spec = Specification.build(
+        inputs={f"x{i}": (-1, 1) for i in range(8)}, outputs=["a", "b", "c", "d"],
+        rules={"rule": ("x0 <= 0.2 and x1 >= 0.1", asked) if gated else asked},
+    )  # fmt: skip
+    with seeded(0):
+        body = nn.Sequential(*relu_layers(8, *hidden), nn.Linear(hidden[-1], embedding))
         safe = BoxNetwork(body, spec, embedding=embedding, bounds=bounds)
         plain = nn.Sequential(body, nn.Linear(embedding, 4))
     return project(safe), plain.eval().requires_grad_(False)
@@ -359,7 +318,8 @@ def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
         network: Any = _fitted(rules, module, rng, 5 if quick else 150)
         for count in (1_000, 10_000) if quick else (1_000, 3_000, 10_000, 100_000):
             x, given, _ = _drawn(rules, count, rng)
-            contenders = {"plain": partial(_plain, network, given), "safe": partial(network, **given)}
+            alone = partial(lambda inside, given, x: inside(**given), network.backbone, given)
+            contenders = {"plain": alone, "safe": partial(network, **given)}
             found, seconds = ratios_of({name: asked(one, x) for name, one in contenders.items()}, quick, budget=15.0)
             moved = network.counts["moved"] / network.counts["rows"]
             rows.append((title, x.shape[:-1].numel(), f"{moved:.1%}", seconds * 1e3, found["safe"]))
@@ -367,10 +327,6 @@ def sequence_costs(quick: bool, passed: dict[str, bool]) -> Table:
             if not quick:
                 passed[f"{title}: at most 1.3 times the plain model at {count:,} positions"] = found["safe"] <= 1.3
     return Table("Sequences and graphs", ("network", "positions", "moved", "plain (ms)", "ratio"), tuple(rows))
-
-
-def _plain(network: Any, given: Given, x: Tensor) -> Any:
-    return network.backbone(**given)
 
 
 def _drawn(rules: str, count: int, rng: np.random.Generator) -> tuple[Tensor, Given, Tensor]:

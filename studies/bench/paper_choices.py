@@ -6,26 +6,20 @@ beside our default.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from smle import correct
-from smle.heads.box.network.assurance import certify
 from studies.experiments import methods
-from studies.experiments.networks import train_plain, train_safe
 from studies.experiments.paper_network import OPTIONS, PaperChoices
 from studies.experiments.presets import choices_of, chosen, settings_of, shortened
 from studies.experiments.runner import run_jobs
-from studies.experiments.store import Outcome
 from studies.experiments.tasks import Task
-from studies.harness import BenchResult, Table, within
+from studies.harness import Table, bench, within
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "synthetic": tuple(f"n{n}-{task}-P4" for n in (2, 4, 8) for task in ("easy", "medium", "hard")),
@@ -100,50 +94,44 @@ def solve(job: ChoiceJob) -> list[dict[str, Any]]:
     """Train one network and judge it; one that takes too long has a row without a score."""
     plain = methods.Job(job.benchmark, job.task, "published", "main", job.seed, job.quick, job.data_dir)
     task = methods.load_task(plain)
-    train = _default if job.variant == "default" else _papers
     found: dict[str, Any] = {"task": job.task, "variant": job.variant}
     started = time.process_time()
     try:
         with within(LIMIT):
-            network, facts = train(job, task, methods.seed_of(plain))
+            trained = _trained(job, task, methods.seed_of(plain))
     except TimeoutError:
         return [{**found, "stopped": f"stopped after {LIMIT:.0f} s"}]
-    found |= {"stopped": "", "cpu_train": time.process_time() - started, **facts}
-    outputs = methods.answers(network, task.X_test)
+    found |= {"stopped": "", **trained.facts, "cpu_train": time.process_time() - started}
+    outputs = trained.outputs(task.X_test).astype(np.float64)
     return [found | {f"score_{kind}": task.score(outputs, kind=kind) for kind in ("averaged", "pooled")}]
 
 
-def _papers(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Train the paper's network with one choice turned."""
-    settings = chosen(job.benchmark, _turned(job.benchmark, job.variant), task.X.shape[1], task.y.shape[1])
-    settings = shortened(settings) if job.quick else settings
-    enforcement = settings.enforcement()
-    network, history = train_safe(task, settings, methods.enforced_targets(task), enforcement, seed=seed)
-    certify(network).check()
-    facts = methods.projections(history, enforcement.final)
-    return network.eval(), {"crossed": methods.crossed(network, task.X_test), **facts}
-
-
-def _default(job: ChoiceJob, task: Task, seed: int) -> tuple[nn.Module, dict[str, Any]]:
-    """Train a plain network and put the head of rules behind it."""
+def _trained(job: ChoiceJob, task: Task, seed: int) -> methods.Trained:
+    """Train the paper's network with one choice turned, or our default."""
     inputs, outputs = task.X.shape[1], task.y.shape[1]
-    settings = settings_of(job.benchmark, "best", inputs=inputs, outputs=outputs, quick=job.quick)
-    network = correct(train_plain(task, settings, task.y, seed=seed)[0], task.specification, task.X).eval()
-    network.certificate_.check()
-    return network, {}
+    if job.variant == "default":
+        settings = settings_of(job.benchmark, "best", inputs=inputs, outputs=outputs, quick=job.quick)
+        return methods.corrected(task, methods.train_plainly(task, settings, task.y, seed))
+    settings = chosen(job.benchmark, _turned(job.benchmark, job.variant), inputs, outputs)
+    return methods.train_papers(task, shortened(settings) if job.quick else settings, seed)[0]
 
 
-def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
-    """Train the base and every variant on every task; `quick`: two small tasks, few epochs, stand-in data.
-
-    Args:
-        quick: Small.
-        jobs: Jobs at a time.
-        folder: Folder of single results; a run goes on where one stopped.
-    """
+@bench("Choices of the paper, one at a time", default_threads=True)
+def run(quick: bool, passed: dict[str, bool], jobs: int = 1, folder: str | Path | None = None) -> Iterable[Table]:
+    """Train the base and every variant on every task; `quick`: two small tasks, few epochs, stand-in data."""
     wanted = jobs_of(quick=quick)
-    with tempfile.TemporaryDirectory() as temporary:
-        return result(run_jobs(wanted, solve, folder=folder or temporary, n_jobs=jobs).outcomes, wanted, quick=quick)
+    found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for outcome in run_jobs(wanted, solve, folder=folder, n_jobs=jobs).outcomes:
+        job = outcome.job
+        row = {"stopped": _UNPROVED} if outcome.failed else {"stopped": "", **outcome.rows[0]}
+        found[job["benchmark"], job["variant"], job["task"]] = row
+    unproved = [key for key, row in found.items() if row["stopped"] == _UNPROVED]
+    late = sum(bool(row["stopped"]) for row in found.values()) - len(unproved)
+    passed[f"all {len(wanted)} networks are trained ({len(found)})"] = len(found) == len(wanted)
+    passed[
+        f"all that end in a minute ({late} do not) are certified, but for a linear cost ({len(unproved)} are not)"
+    ] = all(variant == "cost" for _, variant, _ in unproved)
+    return (*(_effects(benchmark, found) for benchmark in VARIANTS), _cheaper(found))
 
 
 def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
@@ -155,33 +143,8 @@ def jobs_of(*, quick: bool = False) -> list[ChoiceJob]:
         for sample, chosen_variants in ((TASKS, first), (FEW, rest))
         for benchmark, variants in chosen_variants.items()
         for variant in variants
-        for task in _tasks(benchmark, sample, quick)
+        for task in (methods.task_keys(benchmark, quick=True)[:1] if quick else sample[benchmark])
     ]
-
-
-def result(outcomes: Sequence[Outcome], wanted: Sequence[ChoiceJob], *, quick: bool = False) -> BenchResult:
-    """Return the tables of what has ended, all of what was wanted or not."""
-    found: dict[tuple[str, str, str], Mapping[str, Any]] = {}
-    for outcome in outcomes:
-        job = outcome.job
-        row = {"stopped": _UNPROVED} if outcome.failed else {"stopped": "", **outcome.rows[0]}
-        found[job["benchmark"], job["variant"], job["task"]] = row
-    unproved = [key for key, row in found.items() if row["stopped"] == _UNPROVED]
-    late = sum(bool(row["stopped"]) for row in found.values()) - len(unproved)
-    tables = (*(_effects(benchmark, found) for benchmark in VARIANTS), _cheaper(found))
-    passed = {
-        f"all {len(wanted)} networks are trained ({len(found)})": len(found) == len(wanted),
-        f"all that end in a minute ({late} do not) are certified, but for a linear cost ({len(unproved)} are not)": all(
-            variant == "cost" for _, variant, _ in unproved
-        ),
-    }
-    return BenchResult("paper_choices", "Choices of the paper, one at a time", tables, passed=passed, quick=quick)
-
-
-def _tasks(benchmark: str, sample: Mapping[str, tuple[str, ...]], quick: bool) -> tuple[str, ...]:
-    if quick:
-        return tuple(methods.task_keys(benchmark, quick=True)[:1])
-    return sample[benchmark]
 
 
 Found = Mapping[tuple[str, str, str], Mapping[str, Any]]
@@ -196,23 +159,20 @@ def _effects(benchmark: str, found: Found) -> Table:
         ended = [(row, base) for row, base in pairs if not row["stopped"] and not base["stopped"]]
         if not ended:
             continue
-        gains = [row["score_averaged"] - base["score_averaged"] for row, base in ended]
-        paper = name != "default"
-        lines.append(
-            (
-                _label(benchmark, name),
-                f"{len(ended)} of {len(pairs)}",
-                float(np.median([row["score_averaged"] for row, _ in ended])),
-                float(np.median(gains)),
-                min(gains),
-                max(gains),
-                f"{sum(g > 0.001 for g in gains)} / {sum(g < -0.001 for g in gains)}",
-                float(np.median([row["cpu_train"] / base["cpu_train"] for row, base in ended])),
-                f"{sum(row['pdcg_success'] for row, _ in ended)}" if paper else "-",
-                float(np.median([row["pdcg_counterexamples"] for row, _ in ended])) if paper else "-",
-                float(np.mean([row["crossed"] for row, _ in ended])) if paper else "-",
-            )
-        )
+        gains, slower = np.transpose([
+            (row["score_averaged"] - base["score_averaged"], row["cpu_train"] / base["cpu_train"])
+            for row, base in ended
+        ])  # fmt: skip
+        median = float(np.median([row["score_averaged"] for row, _ in ended]))
+        better = f"{(gains > 0.001).sum()} / {(gains < -0.001).sum()}"
+        pdcg: tuple[object, ...] = ("-", "-", "-")
+        if name != "default":
+            fields = ("pdcg_success", "pdcg_counterexamples", "crossed")
+            converged, counts, crossed = ([row[field] for row, _ in ended] for field in fields)
+            pdcg = f"{sum(converged)}", float(np.median(counts)), float(np.mean(crossed))
+        spread = (float(function(gains)) for function in (np.median, np.min, np.max))
+        share = f"{len(ended)} of {len(pairs)}"
+        lines.append((_label(benchmark, name), share, median, *spread, better, float(np.median(slower)), *pdcg))
     return Table(
         benchmark,
         (
@@ -235,10 +195,8 @@ def _label(benchmark: str, name: str) -> str:
         "text": "all: the text",
         "text_gated": "the same, gated",
     }
-    if name in whole:
-        return whole[name]
     choice = name.partition("=")[0]
-    return f"{choice}: {getattr(_turned(benchmark, name), choice)}"
+    return whole.get(name) or f"{choice}: {getattr(_turned(benchmark, name), choice)}"
 
 
 def _cheaper(found: Found) -> Table:

@@ -3,7 +3,7 @@
 Tasks are those of the paper and one whose limits depend on the inputs. Most peers know only constraints that hold
 everywhere: each is given the requirement of one cell (a set of rules that are active together), and a gate in float32
 that its users would write: `(x @ A.T <= a).all()`. A layer maps (embedding z, plain outputs f, inputs x) to outputs
-that obey the requirement of one cell, in real arithmetic. `NotStatableError` says that a peer has no words for it.
+that obey the requirement of one cell, in real arithmetic. `NotStatableError`: the peer cannot express the requirement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,9 +27,9 @@ from studies.bench.table_tasks import example
 from studies.experiments.methods import Job, load_task
 from studies.experiments.networks import Settings
 from studies.experiments.presets import settings_of
-from studies.experiments.tasks import Array, Task
-from studies.harness import quietly, within
-from tests.support.sampling import half_spaces
+from studies.experiments.tasks import Task
+from studies.harness import Array, quietly, within
+from tests.support.sampling import Judge, half_spaces
 
 _SYNTHETIC = ("n2-medium-P3", "n2-hard-P5", "n4-medium-P4", "n4-hard-P6", "n8-easy-P4", "n8-hard-P6")
 _CLASSIFICATION = ("CHD-49-0.3", "Flags-0.3", "Yeast-0.3")
@@ -60,7 +59,7 @@ class Case:
     task: Task
     settings: Settings
     cells: tuple[LinearCell, ...] | None
-    pairs: npt.NDArray[np.int32] | None
+    pairs: Array | None
 
 
 class FloatGate(nn.Module):
@@ -79,10 +78,8 @@ class FloatGate(nn.Module):
         return inside
 
 
-def task_names(*, quick: bool) -> list[str]:
+def task_names() -> list[str]:
     """Return the tasks of a run: the data sets if SMLE_DATA names their folder, else generated stand-ins."""
-    if quick:
-        return ["quick"]
     labels = _CLASSIFICATION if os.environ.get("SMLE_DATA") else _STANDINS
     return [*_SYNTHETIC, *labels, "insulin"]
 
@@ -91,17 +88,13 @@ def load_case(name: str) -> Case:
     """Return a case by its task's name."""
     if name in ("insulin", "quick"):
         task = _doses(1500 if name == "quick" else 4000)
-        return _case("input-dependent", task, settings_of("synthetic", "best", inputs=4, outputs=1))
+        return Case(task.benchmark, task, settings_of("synthetic", "best", inputs=4, outputs=1), _cells(task), None)
     task = load_task(Job("synthetic" if name in _SYNTHETIC else "classification", name, "best", "main", 0))
     settings = settings_of(task.benchmark, "best", inputs=task.X.shape[1], outputs=task.y.shape[1])
-    return _case(task.benchmark, task, settings)
-
-
-def _case(kind: str, task: Task, settings: Settings) -> Case:
-    if task.has_labels:
-        pairs = np.concatenate([rule.requirement.exclusions for rule in task.specification.rules])
-        return Case(kind, task, settings, None, pairs)
-    return Case(kind, task, settings, _cells(task.specification), None)
+    if not task.has_labels:
+        return Case(task.benchmark, task, settings, _cells(task), None)
+    pairs = np.concatenate([rule.requirement.exclusions for rule in task.specification.rules])
+    return Case(task.benchmark, task, settings, None, pairs)
 
 
 def _doses(rows: int) -> Task:
@@ -110,15 +103,14 @@ def _doses(rows: int) -> Task:
     spec = Specification.from_yaml(insulin.RULES)
     table = insulin.patients(rows + 1000)
     X, y = table[list(spec.columns)].to_numpy(), table[["dose"]].to_numpy()
+    return Task(
+        "input-dependent", "insulin", "", spec, X[:rows], y[:rows], X[rows:], y[rows:],
+        lambda X, outputs: np.isin(np.arange(len(X)), Judge(spec).judge(X, outputs).rows),
+    )  # fmt: skip
 
-    def unused(X: Array, outputs: Array) -> npt.NDArray[np.bool_]:
-        raise NotImplementedError("Judged exactly, by tests.support.sampling.")
 
-    return Task("input-dependent", "insulin", "", spec, X[:rows], y[:rows], X[rows:], y[rows:], unused)
-
-
-def _cells(spec: Specification) -> tuple[LinearCell, ...]:
-    cells = find_cells(spec)
+def _cells(task: Task) -> tuple[LinearCell, ...]:
+    spec, cells = task.specification, find_cells(task.specification)
     always = [r for r in range(len(cells.regions)) if r not in cells.gated]
     found = []
     for gated in cells:
@@ -195,10 +187,33 @@ class Guarded(nn.Module):
         self.folded = True
 
 
+class _Bounded(nn.Module):
+    """A layer for A y <= b(x), b(x) = c - S x."""
+
+    def __init__(self, cell: LinearCell) -> None:
+        super().__init__()
+        self.register_buffer("S", torch.tensor(cell.asked.s, dtype=torch.float32))
+        self.register_buffer("c", torch.tensor(cell.asked.h, dtype=torch.float32))
+
+    def bound(self, x: Tensor) -> Tensor:
+        return self.get_buffer("c") - x @ self.get_buffer("S").T
+
+
+class _Wrapped(nn.Module):
+    """A layer of a package, and how it is asked."""
+
+    def __init__(self, layer: Any, ask: Callable[[Any, Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.ask = layer, ask
+
+    def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
+        return self.ask(self.layer, z, f, x)
+
+
 # --- HardNet
 
 
-class HardNet(nn.Module):
+class HardNet(_Bounded):
     """HardNet's closed form for affine constraints b_l(x) <= A y <= b_u(x) with A of full row rank.
 
     y = f + A^+ (relu(b_l(x) - A f) - relu(A f - b_u(x))).
@@ -210,7 +225,7 @@ class HardNet(nn.Module):
     """
 
     def __init__(self, cell: LinearCell) -> None:
-        super().__init__()
+        super().__init__(cell)
         directions: list[Array] = []
         sides: list[tuple[list[int], list[float]]] = []
         for k, row in enumerate(cell.asked.g):
@@ -228,12 +243,12 @@ class HardNet(nn.Module):
         if np.linalg.matrix_rank(A) < len(A):
             raise NotStatableError(f"{len(A)} rows for {A.shape[1]} outputs: A has no full row rank")
         self.sides = sides
-        for name, values in (("A", A), ("inverse", np.linalg.pinv(A)), ("S", cell.asked.s), ("c", cell.asked.h)):
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
+        self.register_buffer("A", torch.tensor(A, dtype=torch.float32))
+        self.register_buffer("inverse", torch.tensor(np.linalg.pinv(A), dtype=torch.float32))
 
     def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
         """Return the corrected outputs (batch, m)."""
-        bound = self.get_buffer("c") - x @ self.get_buffer("S").T
+        bound = self.bound(x)
         value = f @ self.get_buffer("A").T
         moves = []
         for k, (numbers, factors) in enumerate(self.sides):
@@ -250,16 +265,6 @@ class HardNet(nn.Module):
 
 
 # --- RAYEN
-
-
-class _Rayen(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
-        y: Tensor = self.module(z)[:, :, 0]
-        return y
 
 
 def _rayen(cell: LinearCell, case: Case) -> nn.Module:
@@ -281,7 +286,8 @@ def _rayen(cell: LinearCell, case: Case) -> nn.Module:
         own = constraints.ConvexConstraints(lc=linear).y0
         typical = _typical(cell, case)[:, None]
         limits = constraints.ConvexConstraints(lc=linear, y0=0.8 * typical + 0.2 * own)
-        return _Rayen(modules.ConstraintModule(limits, input_dim=case.settings.backbone.embedding, create_map=True))
+        layer = modules.ConstraintModule(limits, input_dim=case.settings.backbone.embedding, create_map=True)
+    return _Wrapped(layer, lambda layer, z, f, x: layer(z)[:, :, 0])
 
 
 def _typical(cell: LinearCell, case: Case) -> Array:
@@ -295,23 +301,13 @@ def _typical(cell: LinearCell, case: Case) -> Array:
 # --- PiShield
 
 
-class _LinearShield(nn.Module):
-    """PiShield's layer for linear requirements; inputs that requirements mention are passed along as variables."""
-
-    def __init__(self, shield: Callable[[Tensor], Tensor], columns: list[int]) -> None:
-        super().__init__()
-        self.shield, self.columns = shield, columns
-
-    def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
-        corrected = self.shield(torch.cat([x[:, self.columns], f], dim=1))
-        return corrected[:, len(self.columns) :]
-
-
 def _linear_shield(cell: LinearCell, case: Case) -> nn.Module:
+    """Return PiShield's layer for linear requirements; inputs that they mention are passed along as variables."""
     columns = [int(j) for j in np.flatnonzero(cell.asked.s.any(axis=0))]
     table = np.concatenate([cell.asked.s[:, columns], cell.asked.g], axis=1)
     lines = linear_lines(table, cell.asked.h)  # inputs come first: they are what the outputs are corrected to
-    return _LinearShield(_shield(lines, table.shape[1], "linear"), columns)
+    shield = _shield(lines, table.shape[1], "linear")
+    return _Wrapped(shield, lambda layer, z, f, x: layer(torch.cat([x[:, columns], f], dim=1))[:, len(columns) :])
 
 
 def linear_lines(table: Array, bounds: Array) -> list[str]:
@@ -341,11 +337,6 @@ class _LabelShield(nn.Module):
         return torch.where(p > 0.5, p - 0.5, torch.clamp(p - 0.5, max=-1e-9))
 
 
-def _label_shield(pairs: npt.NDArray[np.int32], labels: int) -> nn.Module:
-    lines = [f"not y_{h} or not y_{k}" for h, k in pairs.tolist()]
-    return _LabelShield(_shield(lines, labels, "propositional"))
-
-
 def shield_of(lines: list[str], variables: int, *, labels: bool) -> Callable[[Tensor], Tensor]:
     """Return PiShield's layer for requirements that hold everywhere: answers or scores (batch, m) to allowed ones."""
     shield = _shield(lines, variables, "propositional" if labels else "linear")
@@ -367,11 +358,11 @@ def _shield(lines: list[str], variables: int, kind: str) -> Any:
 # --- cvxpylayers
 
 
-class _Projection(nn.Module):
+class _Projection(_Bounded):
     """y = argmin |y - f|^2 subject to A y <= b(x), by a differentiable cone solver."""
 
     def __init__(self, cell: LinearCell) -> None:
-        super().__init__()
+        super().__init__(cell)
         cp = importlib.import_module("cvxpy")
         layer = importlib.import_module("cvxpylayers.torch").CvxpyLayer
         k, m = cell.asked.g.shape
@@ -379,12 +370,10 @@ class _Projection(nn.Module):
         problem = cp.Problem(cp.Minimize(cp.sum_squares(y - wanted)), [cell.asked.g @ y <= bound])
         # In a tuple torch does not see it: its sparse buffers cannot be copied with the weights of the best epoch.
         self.hidden = (layer(problem, parameters=[wanted, bound], variables=[y]),)
-        self.register_buffer("S", torch.tensor(cell.asked.s, dtype=torch.float32))
-        self.register_buffer("c", torch.tensor(cell.asked.h, dtype=torch.float32))
 
     def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
-        bound = self.get_buffer("c") - x @ self.get_buffer("S").T
-        (y,) = self.hidden[0](f, bound, solver_args={"solve_method": "Clarabel"})  # an interior point: the accurate one
+        # An interior point: the accurate one.
+        (y,) = self.hidden[0](f, self.bound(x), solver_args={"solve_method": "Clarabel"})
         corrected: Tensor = y.to(f.dtype)  # the solver works in float64
         return corrected
 
@@ -394,11 +383,11 @@ class _Projection(nn.Module):
 _STEPS, _STEPS_BACK = 200, 25  # of operator splitting, and of the linear solve behind its gradient
 
 
-class _PiNet(nn.Module):
+class _PiNet(_Bounded):
     """The same projection by a stated number of Douglas-Rachford steps, with implicit derivatives, in JAX."""
 
     def __init__(self, cell: LinearCell) -> None:
-        super().__init__()
+        super().__init__(cell)
         jax, pinet = (importlib.import_module(name) for name in ("jax", "pinet"))
         g, h = (np.asarray(part, dtype=np.float32)[None] for part in (cell.asked.g, cell.asked.h[:, None]))
         free = np.full_like(h, -np.inf)
@@ -430,12 +419,9 @@ class _PiNet(nn.Module):
                 return torch.from_numpy(np.array(pulled[0])), torch.from_numpy(np.array(pulled[1]))
 
         self.bridge: Any = Bridge
-        self.register_buffer("S", torch.tensor(cell.asked.s, dtype=torch.float32))
-        self.register_buffer("c", torch.tensor(cell.asked.h, dtype=torch.float32))
 
     def forward(self, z: Tensor, f: Tensor, x: Tensor) -> Tensor:
-        bound = self.get_buffer("c") - x @ self.get_buffer("S").T
-        corrected: Tensor = self.bridge.apply(f.contiguous(), bound)
+        corrected: Tensor = self.bridge.apply(f.contiguous(), self.bound(x))
         return corrected
 
 
@@ -463,7 +449,9 @@ def guarded(method: str, case: Case, backbone: nn.Module, last: nn.Linear, *, sh
         assert case.pairs is not None
         if method != "PiShield":
             raise NotStatableError("'never together' is a disjunction, not a convex set")
-        layers = [(FloatGate((), inputs), _label_shield(case.pairs, case.task.y.shape[1]))]
+        lines = [f"not y_{h} or not y_{k}" for h, k in case.pairs.tolist()]
+        shield = _LabelShield(_shield(lines, case.task.y.shape[1], "propositional"))
+        layers: list[tuple[FloatGate, nn.Module]] = [(FloatGate((), inputs), shield)]
     else:
         layers = [(FloatGate(cell.rows, inputs), LAYERS[method](cell, case)) for cell in case.cells]
     sparse = method.startswith("projection")  # an optimization per row: nobody runs it for rows that need none

@@ -6,37 +6,30 @@ answer, and whether there is an ONNX form.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from smle import correct
-from smle.heads.box.network.assurance import certify
 from smle.heads.box.network.box_network import BoxNetwork
+from smle.networks.onnx_export import write_network
 from smle.networks.safe_network import SafeNetwork
 from smle.regions.cells import regions_of
 from smle.rules import Specification
-from smle.training.loop import train
 from studies.bench.peer_layers import Case, NotStatableError, guarded, load_case
-from studies.experiments.methods import enforced_targets, moved, targets_of
-from studies.experiments.networks import Settings, train_plain, train_safe
+from studies.experiments.methods import Trained, corrected, postprocessed, train_papers, train_plainly
+from studies.experiments.networks import Settings, fitted, train_plain, units_of
 from studies.experiments.presets import settings_of
-from studies.experiments.tasks import Array
-from studies.harness import asked, interleaved, keep_memory, quietly
+from studies.harness import Array, asked, interleaved, keep_memory, quietly, seeded
 from tests.support.exported import session
 from tests.support.sampling import Judge, border_points, corner_points
 
-FloatArray = npt.NDArray[np.floating]
 BATCHES = (1, 256, 8192)
 _LATE = 2  # epochs with an optimization per row, after training without it
 
@@ -57,29 +50,6 @@ GUARANTEES = {
 METHODS = tuple(GUARANTEES)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained method.
-
-    * `answer(x)`: from float32 inputs (rows, d) to outputs, as it is deployed; what is timed.
-    * `module`: what would be exported to ONNX; None if an answer is more than a network.
-    * `seconds`: processor time of training; `epochs` that it was spent on.
-    """
-
-    answer: Callable[[Tensor], Any]
-    module: nn.Module | None
-    seconds: float
-    epochs: int
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def outputs(self, X: FloatArray) -> FloatArray:
-        """Return the outputs in the format in which the method gives them."""
-        with torch.inference_mode():
-            y = self.answer(torch.tensor(X, dtype=torch.float32))
-        found: FloatArray = y.numpy() if isinstance(y, Tensor) else np.asarray(y)
-        return found
-
-
 def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
     """Train a method.
 
@@ -92,74 +62,49 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
         case.settings.options, max_epochs=epochs, patience=None, schedule="cosine", warmup_epochs=0, keep="best"
     )
     settings = replace(case.settings, options=options)
-    if method == "plain":
-        return _plain(case, settings, case.task.y, seed)
-    if method == "preprocess":
-        start = time.process_time()
-        targets = enforced_targets(case.task)
-        before = time.process_time() - start
-        found = _plain(case, settings, targets, seed)
-        return replace(found, seconds=found.seconds + before)
+    if method == "smle, paper preset":
+        return train_papers(case.task, _preset(case, settings), seed)[0]
+    if method not in ("plain", "preprocess", "postprocess (MAP)", "smle"):
+        return _layered(method, case, settings, seed)
+    plain = train_plainly(case.task, settings, None if method == "preprocess" else case.task.y, seed)
     if method == "postprocess (MAP)":
-        found = _plain(case, settings, case.task.y, seed)
-        answer = found.answer
-        return replace(found, answer=lambda x: moved(case.task, x.numpy(), answer(x).numpy()), module=None)
+        return postprocessed(case.task, plain)
     if method == "smle":
-        return _corrected(case, settings, seed)
-    if method.startswith("smle"):
-        return _learned(case, _preset(case, settings), seed)
-    return _layered(method, case, settings, seed)
-
-
-# --- with a layer, or none
-
-
-def _plain(case: Case, settings: Settings, targets: Array, seed: int) -> Trained:
-    start = time.process_time()
-    network, epochs = train_plain(case.task, settings, targets, seed=seed)
-    return Trained(network, network, time.process_time() - start, epochs)
+        return corrected(case.task, plain)
+    assert plain.module is not None
+    return replace(plain, answer=plain.module)  # called as the other modules are
 
 
 def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
     """Train with a layer all the way; one with an optimization per row in the last epochs only, at a tenth the rate."""
     task, options, m = case.task, settings.options, case.task.y.shape[1]
-    shift, size = np.zeros(m), 1.0
+    shift, spread = units_of(task, settings, task.y)
+    size = spread
     if method.startswith("projection"):
+        shift, size = np.zeros(m), 1.0
         first = replace(options, max_epochs=max(options.max_epochs - _LATE, 1))
         plain = train_plain(task, replace(settings, options=first), task.y, seed=seed)[0].requires_grad_(True)
         assert isinstance(plain, nn.Sequential)
         body, last = plain
         options = replace(options, max_epochs=_LATE, final_epochs=0, learning_rate=options.learning_rate / 10)
-        spread = float(np.sqrt(task.y.var(axis=0).mean()))
     else:
-        if not task.has_labels:
-            shift, size = task.y.mean(axis=0), float(np.sqrt(task.y.var(axis=0).mean()))
-        spread = size
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             body = settings.backbone.build(task.X)
             last = nn.Linear(settings.backbone.embedding, m)
     assert isinstance(last, nn.Linear)
-    network = guarded(method, case, body, last, shift=shift, size=size)
+    with seeded(seed + 1):  # RAYEN draws a map of its own
+        network = guarded(method, case, body, last, shift=shift, size=size)
 
     def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
         if task.has_labels:
             return nn.functional.binary_cross_entropy_with_logits(predicted, wanted)
         return ((predicted - wanted) ** 2).mean() / spread**2
 
-    X, y = (torch.tensor(part, dtype=torch.float32) for part in (task.X, task.y))
-    count = len(X) - int(len(X) * options.validation_fraction)
     start = time.process_time()
-    history = train(
-        network, X[:count], y[:count], loss=loss, options=options, seed=seed, title="peer",
-        validation=(X[count:], y[count:]),
-    )  # fmt: skip
-    seconds = time.process_time() - start
+    history = fitted(network, task.X, task.y, options, loss=loss, seed=seed, title="peer")
+    facts = {"cpu_train": time.process_time() - start, "epochs": len(history.loss)}
     network.fold()
-    return Trained(network, network, seconds, len(history.loss))
-
-
-# --- safe networks
+    return Trained(network, facts, network, rounded=True)
 
 
 def _preset(case: Case, shared: Settings) -> Settings:
@@ -173,29 +118,6 @@ def _preset(case: Case, shared: Settings) -> Settings:
     # Bounds that move with the inputs where the rules do, and a gate: no single g obeys the rules of doses for all x.
     choices = replace(paper.choices, gate=paper.choices.gate or moves)
     return replace(paper, backbone=shared.backbone, options=options, linear=paper.linear or moves, choices=choices)
-
-
-def _corrected(case: Case, settings: Settings, seed: int) -> Trained:
-    """Train the plain network, and put the certified head of the rules behind it: the default of the estimators."""
-    plain = _plain(case, settings, case.task.y, seed)
-    assert plain.module is not None
-    start = time.process_time()
-    network: SafeNetwork = correct(plain.module, case.task.specification, case.task.X)
-    proved = network.eval().certificate_.check()
-    facts = {"statements": len(proved), "proof_seconds": time.process_time() - start}
-    return Trained(network, network, plain.seconds, plain.epochs, facts)
-
-
-def _learned(case: Case, settings: Settings, seed: int) -> Trained:
-    start = time.process_time()
-    task = case.task
-    network, history = train_safe(task, settings, targets_of(task, settings), settings.enforcement(), seed=seed)
-    seconds = time.process_time() - start
-    proved = certify(network).check()
-    return Trained(
-        network.eval(), network, seconds, len(history.loss),
-        {"statements": len(proved), "proof_seconds": time.process_time() - start - seconds},
-    )  # fmt: skip
 
 
 # --- jobs
@@ -255,7 +177,7 @@ def solve(job: PeerJob) -> list[dict[str, Any]]:
     return rows
 
 
-def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
+def border_of(spec: Specification, count: int, *, seed: int) -> Array:
     """Return about `count` float32 points on the borders of the rules' regions and within 3 ulps of them."""
     rng = np.random.default_rng(seed)
     rows = regions_of(spec).rows
@@ -264,15 +186,11 @@ def border_of(spec: Specification, count: int, *, seed: int) -> FloatArray:
     return np.concatenate([border_points(spec, rng, max(1, count // len(rows)), row=row) for row in rows])
 
 
-def _measured(trained: Trained, case: Case, judge: Judge, border: FloatArray) -> dict[str, Any]:
+def _measured(trained: Trained, case: Case, judge: Judge, border: Array) -> dict[str, Any]:
     task = case.task
     X = task.X_test.astype(np.float32)
     answers = trained.outputs(X)
-    row: dict[str, Any] = {
-        "score": task.score(answers.astype(np.float64)),
-        "seconds_train": trained.seconds,
-        "epochs": trained.epochs,
-    }
+    row: dict[str, Any] = {"score": task.score(answers.astype(np.float64))}
     worst = 0.0
     for where, points, outputs in (("test", X, answers), ("border", border, trained.outputs(border))):
         judgment = judge.judge(points, outputs.astype(np.float32))
@@ -324,12 +242,11 @@ def _onnx(trained: Trained, case: Case) -> str:
         return "no: an optimization per answer"
     X = case.task.X_test[:100].astype(np.float32)
     wanted = trained.outputs(X)
+    ways = [_write_safe] if isinstance(trained.module, BoxNetwork | SafeNetwork) else [_write_exported, _write_traced]
     reasons = []
-    for write in (
-        [_write_safe] if isinstance(trained.module, BoxNetwork | SafeNetwork) else [_write_exported, _write_traced]
-    ):
+    for write in ways:
         try:
-            with tempfile.TemporaryDirectory() as folder, _silence():
+            with tempfile.TemporaryDirectory() as folder, quietly():
                 path = Path(folder) / "model.onnx"
                 write(trained.module, path, torch.tensor(X[:7]))
                 found = _served(path, X, case.task.specification)
@@ -348,13 +265,11 @@ def _onnx(trained: Trained, case: Case) -> str:
     return f"no: {', '.join(dict.fromkeys(reasons))}"
 
 
-def _write_safe(module: nn.Module, path: Path, example: Tensor) -> None:
-    from smle.export import write_network
-
+def _write_safe(module: Any, path: Path, example: Tensor) -> None:
+    """Write a safe network as it writes itself."""
     if isinstance(module, SafeNetwork):
         module.to_onnx(path, monitor=False)
     else:
-        assert isinstance(module, BoxNetwork)
         write_network(module, path, monitor=False)
 
 
@@ -370,24 +285,12 @@ def _write_traced(module: nn.Module, path: Path, example: Tensor) -> None:
     )
 
 
-def _served(path: Path, X: FloatArray, spec: Specification) -> npt.NDArray[Any]:
+def _served(path: Path, X: Array, spec: Specification) -> Array:
     """Return the answers (rows, m) of a file; safe networks have an input per column and named outputs."""
     running = session(path)
     names = [item.name for item in running.get_inputs()]
     if names != list(spec.columns):
-        found: npt.NDArray[Any] = running.run(None, {names[0]: X})[0]
+        found: Array = running.run(None, {names[0]: X})[0]
         return found
     parts = running.run(list(spec.targets), {name: X[:, [k]] for k, name in enumerate(names)})
     return np.concatenate([np.asarray(part).reshape(len(X), -1) for part in parts], axis=1)
-
-
-@contextlib.contextmanager
-def _silence() -> Any:
-    """Keep exporters from writing pages about what they cannot do."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with quietly():
-            yield
-    finally:
-        logging.disable(level)

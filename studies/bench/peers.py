@@ -11,23 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from studies.bench.peer_env import PEERS, prepare
 from studies.bench.peer_layers import task_names
 from studies.bench.peer_methods import BATCHES, GUARANTEES, METHODS, PeerJob, solve
-from studies.experiments.runner import Results, solve_all
-from studies.harness import BenchResult, Table, mean_interval
-
-Rows = list[dict[str, Any]]
+from studies.experiments.runner import solve_all
+from studies.harness import Table, bench, mean_interval
 
 _SEEDS, _EPOCHS, _BORDER = 5, 20, 1000
 _TIMED = ("n4-hard-P6", "CHD-49-0.3", "Standin-0.3", "insulin")
-_PACKAGED = {
-    "projection layer (cvxpylayers)": "cvxpylayers",
-    "Pi-net": "pinet-hcnn",
-    "RAYEN": "rayen",
-    "PiShield": "pishield",
-}
+_PACKAGED = ("projection layer (cvxpylayers)", "Pi-net", "RAYEN", "PiShield")
 _OURS, _LEVEL = "smle", 0.0005
 _TITLES = {
     "synthetic": "The paper's synthetic tasks: linear rules on part of the inputs",
@@ -36,88 +30,79 @@ _TITLES = {
 }
 
 
-def run(quick: bool = False, jobs: int = 1, folder: str | Path | None = None) -> BenchResult:
+@bench("Peers: other methods on the same tasks", default_threads=True)
+def run(quick: bool, passed: dict[str, bool], jobs: int = 1, folder: str | Path | None = None) -> Iterable[Table]:
     """Compare all methods; `quick`: one small task, methods that need no installation.
 
     Raises:
         TrainingError: If a job failed as a whole.
     """
+    installed: dict[str, str] = {}
     if quick:
         methods = tuple(name for name in METHODS if name not in _PACKAGED)
-        return _result(solve_all([PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)], solve, folder), {}, quick=True)
-    installed = prepare()
-    wanted = [
-        PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
-        for seed in range(_SEEDS)
-        for task in task_names(quick=False)
-    ]
-    return _result(solve_all(wanted, solve, folder, n_jobs=jobs), installed, quick=False)
-
-
-def _result(results: Results, installed: dict[str, str], *, quick: bool) -> BenchResult:
-    rows = results.rows
-    kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
-    tables = [_summary(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
-    tables += [_by_task(rows), _installs(installed)]
-    title = "Peers: other methods on the same tasks"
-    return BenchResult("peers", title, tuple(tables), passed=_passed(rows), quick=quick)
+        wanted = [PeerJob("quick", 0, 4, 200, 3, (_OURS,), methods)]
+    else:
+        installed = prepare()
+        wanted = [
+            PeerJob(task, seed, _EPOCHS, _BORDER, *((100, METHODS) if seed == 0 and task in _TIMED else ()))
+            for seed in range(_SEEDS)
+            for task in task_names()
+        ]
+    rows = frame(solve_all(wanted, solve, folder, n_jobs=jobs).rows)
+    passed |= _passed(rows)
+    kinds = [kind for kind in _TITLES if (rows["kind"] == kind).any()]
+    summaries = [_summary(kind, rows[rows["kind"] == kind]) for kind in kinds]
+    return (*summaries, _by_task(rows), _installs(installed))
 
 
 # --- statistics
 
 
-def _done(rows: Iterable[dict[str, Any]], method: str) -> Rows:
-    return [row for row in rows if row["method"] == method and row["status"] == "done"]
+_MEASURED = (
+    "score", "cpu_train", "epochs", "worst", "violations_test", "violations_border", "onnx",
+    *(f"ratio_{batch}" for batch in BATCHES),
+)  # fmt: skip
 
 
-def _by_seed(rows: Rows, field: str) -> dict[int, float]:
-    """Return the mean over tasks, per seed."""
-    seeds = sorted({row["seed"] for row in rows})
-    return {seed: float(np.mean([row[field] for row in rows if row["seed"] == seed])) for seed in seeds}
+def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return results as a table; `training` is the cost of an epoch against the plain network's in the same run."""
+    table = pd.DataFrame(rows)
+    table = table.reindex(columns=list(dict.fromkeys([*table.columns, *_MEASURED])))
+    table["done"], table["training"] = table["status"] == "done", table["cpu_train"] / table["epochs"]
+    plain = table[table["done"] & (table["method"] == "plain")].set_index(["task", "seed"])["training"]
+    table["training"] /= plain.reindex(pd.MultiIndex.from_frame(table[["task", "seed"]])).to_numpy()
+    return table
 
 
-def _training(rows: Rows, every: Rows) -> float:
-    """Return the cost of an epoch against the plain network's, the median over tasks and seeds."""
-    plain = {(row["task"], row["seed"]): row["seconds_train"] / row["epochs"] for row in _done(every, "plain")}
-    ratios = [row["seconds_train"] / row["epochs"] / plain[row["task"], row["seed"]] for row in rows]
-    return float(np.median(ratios))
+def _done(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    return rows[rows["done"] & (rows["method"] == method)]
 
 
-def _ratio(rows: Rows, batch: int) -> float | None:
-    found = [row[f"ratio_{batch}"] for row in rows if f"ratio_{batch}" in row]
-    return float(np.median(found)) if found else None
-
-
-def _better(rows: Rows, every: Rows) -> str:
+def _better(rows: pd.DataFrame, every: pd.DataFrame) -> str:
     """Say what a method does better than smle's default on the same tasks and seeds."""
-    ours = {(row["task"], row["seed"]): row for row in _done(every, _OURS)}
-    pairs = [(row, ours[row["task"], row["seed"]]) for row in rows if (row["task"], row["seed"]) in ours]
-    if not pairs:
+    pairs = rows.merge(_done(every, _OURS), on=["task", "seed"], suffixes=("", "_ours"))
+    if not len(pairs):
         return ""
     found = []
-    gains = [{"seed": a["seed"], "gain": a["score"] - b["score"]} for a, b in pairs]
-    mean, half = mean_interval(list(_by_seed(gains, "gain").values()))
+    gains = (pairs["score"] - pairs["score_ours"]).groupby(pairs["seed"]).mean()
+    mean, half = mean_interval(gains.tolist())
     if mean > (half if np.isfinite(half) else 0.0):
         found.append(f"accuracy (+{mean:.3f})")
-    mine = [b for _, b in pairs]
-    if _training(rows, every) < 0.95 * _training(mine, every):
-        found.append("training cost")
-    for batch in BATCHES:
-        theirs, own = _ratio(rows, batch), _ratio(mine, batch)
-        if theirs is not None and own is not None and theirs < 0.95 * own:
-            found.append(f"answers at batch {batch:,}")
+    what = {"training": "training cost", **{f"ratio_{batch}": f"answers at batch {batch:,}" for batch in BATCHES}}
+    for field, words in what.items():
+        if rows[field].median() < 0.95 * pairs[f"{field}_ours"].median():
+            found.append(words)
     return ", ".join(found)
 
 
 # --- tables
 
 
-def _summary(kind: str, rows: Rows) -> Table:
-    metric = "R2" if rows[0]["metric"] == "r2" else "average class accuracy"
-    tasks = sorted({row["task"] for row in rows})
-    seeds = len({row["seed"] for row in rows})
-    lines = [_line(method, rows, len(tasks)) for method in METHODS if any(row["method"] == method for row in rows)]
-    standin = " The data are generated stand-ins, not the paper's." if any(row["standin"] for row in rows) else ""
+def _summary(kind: str, rows: pd.DataFrame) -> Table:
+    metric = "R2" if rows["metric"].iloc[0] == "r2" else "average class accuracy"
+    tasks, seeds = sorted(set(rows["task"])), rows["seed"].nunique()
+    lines = [_line(method, rows, len(tasks)) for method in METHODS if (rows["method"] == method).any()]
+    standin = " The data are generated stand-ins, not the paper's." if rows["standin"].any() else ""
     return Table(
         _TITLES[kind],
         (
@@ -138,53 +123,50 @@ def _summary(kind: str, rows: Rows) -> Table:
     )  # fmt: skip
 
 
-def _line(method: str, every: Rows, tasks: int) -> tuple[object, ...]:
-    rows = _done(every, method)
-    if not rows:
+def _line(method: str, every: pd.DataFrame, tasks: int) -> tuple[object, ...]:
+    rows, ours = _done(every, method), _done(every, _OURS)
+    if not len(rows):
         return (method, _reason(every, method), f"0 of {tasks}", *[""] * 4, GUARANTEES[method], *[""] * 6)
-    ratios = [_ratio(rows, batch) for batch in BATCHES]
-    stated = {row["task"] for row in rows}
-    ours = [row["score"] for row in _done(every, _OURS) if row["task"] in stated]
+    costs = (rows[field].median() for field in ("training", *(f"ratio_{batch}" for batch in BATCHES)))
+    ours = ours[ours["task"].isin(rows["task"])]
+    exported = rows["onnx"].dropna()
     return (
         f"**{method}**" if method == _OURS else method,
-        _score(list(_by_seed(rows, "score").values())),
-        f"{len(stated)} of {tasks}",
-        f"{float(np.mean(ours)):.4f}" if ours else "",
+        _score(rows.groupby("seed")["score"].mean()),
+        f"{rows['task'].nunique()} of {tasks}",
+        f"{ours['score'].mean():.4f}" if len(ours) else "",
         *_violations(rows),
         GUARANTEES[method],
-        f"{_training(rows, every):.2f}x",
-        *("" if ratio is None else f"{ratio:.2f}x" for ratio in ratios),
-        next((row["onnx"] for row in rows if "onnx" in row), "not tried"),
+        *("" if np.isnan(cost) else f"{cost:.2f}x" for cost in costs),
+        exported.iloc[0] if len(exported) else "not tried",
         "" if method == _OURS else _better(rows, every),
     )
 
 
-def _reason(rows: Rows, method: str) -> str:
-    return next(str(row["status"]) for row in rows if row["method"] == method)
+def _reason(rows: pd.DataFrame, method: str) -> str:
+    return str(rows.loc[rows["method"] == method, "status"].iloc[0])
 
 
-def _score(scores: Sequence[float]) -> str:
-    mean, half = mean_interval(scores)
+def _score(scores: Iterable[float]) -> str:
+    mean, half = mean_interval(list(scores))
     return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
 
 
-def _violations(rows: Rows) -> tuple[object, ...]:
+def _violations(rows: pd.DataFrame) -> tuple[object, ...]:
     """Return the shares of test and border points that violate, and by how much at most."""
-    shares = (f"{float(np.mean([row[f'violations_{where}'] for row in rows])):.2%}" for where in ("test", "border"))
-    return (*shares, max(row["worst"] for row in rows))
+    return (*(f"{rows[f'violations_{where}'].mean():.2%}" for where in ("test", "border")), float(rows["worst"].max()))
 
 
-def _by_task(rows: Rows) -> Table:
+def _by_task(rows: pd.DataFrame) -> Table:
     lines: list[tuple[object, ...]] = []
-    for task, method in sorted({(row["task"], row["method"]): None for row in rows}, key=lambda pair: pair[0]):
-        part = [row for row in rows if row["task"] == task]
-        found = _done(part, method)
-        score = _score([row["score"] for row in found]) if found else _reason(part, method)
-        lines.append((task, method, score, *(_violations(found) if found else [""] * 3)))
+    for (task, method), part in rows.groupby(["task", "method"], sort=False):
+        found = part[part["done"]]
+        score = _score(found["score"]) if len(found) else _reason(part, str(method))
+        lines.append((task, method, score, *(_violations(found) if len(found) else [""] * 3)))
     return Table(
         "Task by task",
         ("task", "method", "R2 or accuracy", "test points that violate", "border points that violate", "worst"),
-        tuple(lines),
+        tuple(sorted(lines, key=lambda line: str(line[0]))),
         "A method that cannot state the rules of a task says why: a projection needs a convex set, HardNet's closed "
         "form a matrix of full row rank, RAYEN a set that is the same for all inputs.",
     )
@@ -204,18 +186,18 @@ def _installs(installed: dict[str, str]) -> Table:
     )
 
 
-def _passed(rows: Rows) -> dict[str, bool]:
+def _passed(rows: pd.DataFrame) -> dict[str, bool]:
     """State what must hold: no exact violation of a certified network, and doses level with what it must match."""
     found = {}
     for method in (name for name in METHODS if name.startswith(_OURS)):
-        mine = [row for row in rows if row["method"] == method]
-        if not mine:
-            continue
-        clean = all(row["status"] == "done" and row["violations_test"] == row["violations_border"] == 0 for row in mine)
-        found[f"{method}: certified on all {len(mine)} runs, no violation on any point"] = clean
-    doses = [row for row in rows if row["kind"] == "input-dependent"]
-    mean = {name: float(np.mean([row["score"] for row in own])) for name in METHODS if (own := _done(doses, name))}
+        mine = rows[rows["method"] == method]
+        if len(mine):
+            clean = mine["done"] & (mine["violations_test"] == 0) & (mine["violations_border"] == 0)
+            what = f"{method}: certified on all {len(mine)} runs, no violation on any point"
+            found[what] = bool(clean.all())
+    doses = rows[rows["done"] & (rows["kind"] == "input-dependent")]
+    mean = doses.groupby("method")["score"].mean()
     for name in (name for name in ("postprocess (MAP)", "PiShield") if name in mean):
         what = f"doses: R2 {mean[_OURS]:.4f}, level with {name}, {mean[name]:.4f}, to {_LEVEL}"
-        found[what] = mean[_OURS] >= mean[name] - _LEVEL
+        found[what] = bool(mean[_OURS] >= mean[name] - _LEVEL)
     return found

@@ -25,14 +25,7 @@ from smle.serving.fronts import session_of
 from studies.harness import Table, bench, interleaved, quietly
 
 _COLUMNS = [f"x{i}" for i in range(20)]
-_RULES = f"""
-inputs: {{{", ".join(f"{name}: [0, 1]" for name in _COLUMNS)}}}
-outputs: [y]
-rules:
-  - {{name: range, then: 0 <= y <= 2 * x0 + 1}}
-  - {{name: low, when: x1 <= 0.5, then: y <= 2}}
-  - {{name: lower, when: x2 + x3 <= 0.3, then: y <= 1 + x4}}
-"""
+_RULES = {"range": "0 <= y <= 2 * x0 + 1", "low": ("x1 <= 0.5", "y <= 2"), "lower": ("x2 + x3 <= 0.3", "y <= 1 + x4")}
 
 
 @bench("Predicting on clusters", default_threads=True)
@@ -66,7 +59,8 @@ def rows_of(part: int, count: int) -> pd.DataFrame:
 def _stored(place: Path) -> Path:
     table = rows_of(0, 5000)
     target = 2 * table["x0"] + table["x1"] ** 2 + 0.3 * table["x2"] * table["x3"]
-    model = SafeRegressor(Specification.from_yaml(_RULES), estimator=HistGradientBoostingRegressor(random_state=0))
+    spec = Specification.build(inputs=dict.fromkeys(_COLUMNS, (0, 1)), outputs=["y"], rules=_RULES)
+    model = SafeRegressor(spec, estimator=HistGradientBoostingRegressor(random_state=0))
     with quietly():
         model.fit(table, target)
     model.save(place / "model")

@@ -7,7 +7,6 @@ from typing import Any
 
 import lightgbm
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_pinball_loss
@@ -16,25 +15,10 @@ from sklearn.model_selection import train_test_split
 from smle import NetworkRegressor, SafeQuantileRegressor, Specification
 from smle.baselines import violation_rate
 from smle.estimators.quantiles import at_quantile, quantile_rules
-from studies.harness import Table, bench, quietly
+from studies.attacks.subjects import RULES
+from studies.harness import Array, Table, bench, quietly
 
-Array = npt.NDArray[np.float64]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-_DIABETES = """
-inputs: {bmi: [15, 60]}
-outputs: [score]
-rules:
-  - {name: the scale, then: 25 <= score <= 346}
-  - {name: by body mass, then: score <= 12.5 * bmi}
-"""
-_DEMAND = """
-inputs: {temperature: [-10, 35], capacity: [20, 120]}
-outputs: [demand]
-rules:
-  - {name: never below zero, then: demand >= 0}
-  - {name: the line carries, then: demand <= capacity}
-  - {name: heat, when: temperature >= 30, then: demand <= 60}
-"""
 
 
 @bench("Quantiles that never cross")
@@ -45,7 +29,8 @@ def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
 
 def _diabetes() -> tuple[str, Specification, pd.DataFrame, Array]:
     table = load_diabetes(as_frame=True, scaled=False).frame
-    return "diabetes", Specification.from_yaml(_DIABETES), table.drop(columns="target"), table["target"].to_numpy()
+    spec = Specification.from_yaml(RULES["diabetes"])
+    return "diabetes", spec, table.drop(columns="target"), table["target"].to_numpy()
 
 
 def _demand(rows: int) -> tuple[str, Specification, pd.DataFrame, Array]:
@@ -57,7 +42,7 @@ def _demand(rows: int) -> tuple[str, Specification, pd.DataFrame, Array]:
     demand = mean + (3 + 0.8 * np.maximum(18 - temperature, 0)) * rng.standard_t(5, rows)
     demand = np.clip(demand, 0, np.where(temperature >= 30, np.minimum(capacity, 60), capacity))
     table = pd.DataFrame({"temperature": temperature, "capacity": capacity, "wind": wind})
-    return "simulated demand", Specification.from_yaml(_DEMAND), table, demand
+    return "simulated demand", Specification.from_yaml(RULES["demand"]), table, demand
 
 
 def _models(spec: Specification, quick: bool, seed: int) -> dict[str, Callable[[Any, Any, Any], Array]]:

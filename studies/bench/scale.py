@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ from smle.nn import SafeNetwork
 from smle.rules import Specification
 from smle.rules.helpers import mutually_exclusive, rule
 from smle.training.loop import TrainingOptions, train
-from studies.harness import Table, bench, interleaved
+from studies.experiments.networks import adam_step, relu_layers
+from studies.harness import Array, Table, bench, interleaved, seeded
 
 _OPERATIONS = ("setup", "training step", "verification", "certificate", "exact check")
 _BATCH = 256
@@ -36,47 +37,46 @@ _FITTED = 4
 def run(quick: bool, passed: dict[str, bool]) -> Iterable[Table]:
     """Run all parts; `quick` uses small sizes and one round."""
     whole = million(quick, passed)  # first: the peak memory of the process is then its own
-    curves = [_curve(axis, axis.quick if quick else axis.sizes, rounds=1 if quick else _ROUNDS) for axis in AXES]
-    return (*whole, _exponents(curves), *(curve.table() for curve in curves))
+    tables, exponents = zip(*(_curve(axis, quick) for axis in AXES), strict=True)
+    fitted = Table(
+        "Cost curves: fitted exponents",
+        ("size of", "from", "to", *_OPERATIONS),
+        exponents,
+        f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
+        "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
+        f"of up to {_ROUNDS} rounds over all sizes. 'Setup' finds cells and centers and builds the network; the "
+        f"training step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
+        "it hands anything out, checks; the exact check is `Certificate.check()`.",
+    )
+    return (*whole, fitted, *tables)
 
 
 # --- cost curves
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """CPU seconds of each operation and certificate sizes (bytes) along one axis."""
-
-    axis: Axis
-    sizes: tuple[int, ...]
-    seconds: dict[str, list[float]]
-    bytes: tuple[int, ...]
-
-    def table(self) -> Table:
-        columns = (self.axis.name, *(f"{name} (ms)" for name in _OPERATIONS), "certificate (kB)")
-        rows = tuple(
-            (size, *(self.seconds[name][i] * 1e3 for name in _OPERATIONS), self.bytes[i] / 1e3)
-            for i, size in enumerate(self.sizes)
-        )
-        return Table(f"Cost against {self.axis.name}", columns, rows, self.axis.setting)
-
-    def fit(self, operation: str) -> str:
-        """Return the exponent of cost ~ size^exponent, with its standard error."""
-        sizes, seconds = (np.log(values[-_FITTED:]) for values in (self.sizes, self.seconds[operation]))
-        line = stats.linregress(sizes, seconds)
-        return f"{line.slope:.2f} ± {line.stderr:.2f}"
-
-
-def _curve(axis: Axis, sizes: tuple[int, ...], *, rounds: int) -> _Curve:
-    """Measure all sizes in turns, so that a busy machine slows them all."""
+def _curve(axis: Axis, quick: bool) -> tuple[Table, tuple[object, ...]]:
+    """Measure all sizes in turns, so that a busy machine slows them all; return the table and fitted exponents."""
+    sizes = axis.quick if quick else axis.sizes
     prepared = [_operations(axis.subject(size)) for size in sizes]
     seconds: dict[str, list[float]] = {}
     for name in _OPERATIONS:
         calls = {str(size): operations[name] for size, (operations, _) in zip(sizes, prepared, strict=True)}
-        times = interleaved(calls, rounds=rounds, budget=_BUDGET, clock=time.process_time)
+        times = interleaved(calls, rounds=1 if quick else _ROUNDS, budget=_BUDGET, clock=time.process_time)
         # The least of all rounds: what else the machine does only ever adds.
         seconds[name] = [max(min(times[size].seconds), 1e-7) for size in calls]
-    return _Curve(axis, sizes, seconds, tuple(size for _, size in prepared))
+    rows = [
+        (size, *(own[i] * 1e3 for own in seconds.values()), written / 1e3)
+        for i, (size, (_, written)) in enumerate(zip(sizes, prepared, strict=True))
+    ]
+    columns = (axis.name, *(f"{name} (ms)" for name in _OPERATIONS), "certificate (kB)")
+    lines = [stats.linregress(*(np.log(part[-_FITTED:]) for part in (sizes, own))) for own in seconds.values()]
+    fits = (f"{line.slope:.2f} ± {line.stderr:.2f}" for line in lines)
+    return Table(f"Cost against {axis.name}", columns, tuple(rows), axis.setting), (
+        axis.name,
+        sizes[0],
+        sizes[-1],
+        *fits,
+    )
 
 
 def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]:
@@ -86,39 +86,12 @@ def _operations(subject: Subject) -> tuple[dict[str, Callable[[], object]], int]
     certificate = certify(frozen)
     operations: dict[str, Callable[[], object]] = {
         "setup": subject.network,
-        "training step": _training_step(trained, subject),
+        "training step": adam_step(trained.train(), *subject.rows(_BATCH), rate=1e-4),
         "verification": lambda: verify(frozen),
         "certificate": lambda: certify(frozen),
         "exact check": certificate.check,
     }
     return operations, len(certificate.text) + len(certificate.block)
-
-
-def _training_step(network: BoxNetwork, subject: Subject) -> Callable[[], None]:
-    X, y = subject.rows(_BATCH)
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
-    network.train()
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        loss: Tensor = nn.functional.mse_loss(network(X), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
-
-
-def _exponents(curves: Sequence[_Curve]) -> Table:
-    return Table(
-        "Cost curves: fitted exponents",
-        ("size of", "from", "to", *_OPERATIONS),
-        tuple((c.axis.name, c.sizes[0], c.sizes[-1], *(c.fit(name) for name in _OPERATIONS)) for c in curves),
-        f"cost ~ size^exponent ± standard error, fitted to the {_FITTED} largest sizes of each table below (fewer in a "
-        "quick run); a step that hardly depends on a size has an exponent near 0. CPU seconds on one thread, the least "
-        f"of up to {_ROUNDS} rounds over all sizes. 'Setup' finds cells and centers and builds the network; the "
-        f"training step is forward, backward and Adam for {_BATCH} rows; 'certificate' proves, writes and, before "
-        "it hands anything out, checks; the exact check is `Certificate.check()`.",
-    )
 
 
 # --- what grows: specifications and networks along one axis
@@ -137,10 +110,9 @@ class Subject:
 
     def network(self) -> BoxNetwork:
         """Return a new network with random weights, the same each time; those of the heads are small, and so safe."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded(0):
             d, n = len(self.spec.columns), self.embedding
-            backbone = nn.Sequential(nn.Linear(d, 64), nn.ReLU(), nn.Linear(64, n))
+            backbone = nn.Sequential(*relu_layers(d, 64), nn.Linear(64, n))
             network = BoxNetwork(backbone, self.spec, embedding=n, bounds=self.bounds)
         with torch.no_grad():
             network.heads.raw_weight.mul_(_SMALL)
@@ -207,7 +179,7 @@ def _many_inputs(count: int) -> Subject:
     return _stated({"oblique": (f"{form} <= 0.5", _mixed(4))}, 64, "affine", count)
 
 
-def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach: int = 1) -> Specification:
+def never_together(labels: int, pairs: Array, inputs: int, reach: int = 1) -> Specification:
     """Return labels with exclusions everywhere; inputs lie in [-reach, reach]."""
     return Specification.build(
         inputs={f"x{i}": (-reach, reach) for i in range(inputs)},
@@ -216,10 +188,10 @@ def never_together(labels: int, pairs: npt.NDArray[np.int32], inputs: int, reach
     )
 
 
-def exclusive_labels(labels: int, embedding: int) -> Subject:
+def exclusive_labels(labels: int, embedding: int, *, inputs: int = 8, reach: int = 1) -> Subject:
     """Return labels of which at most one applies."""
     pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
-    return Subject(never_together(labels, pairs, 8), embedding)
+    return Subject(never_together(labels, pairs, inputs, reach), embedding)
 
 
 AXES = (
@@ -273,16 +245,6 @@ _INPUTS, _REACH = 32, 6
 _NOISE = 0.3
 
 
-@dataclass(frozen=True)
-class _Size:
-    labels: int
-    pairs: int
-    embedding: int
-    rows: int
-    epochs: int
-
-
-_SIZES = {"full": _Size(2_000, 1_000_000, 256, 30_000, 8), "quick": _Size(80, 1_500, 32, 3_000, 2)}
 _STEP_ROWS = 2048
 
 
@@ -295,64 +257,54 @@ def _stage(name: str, rows: list[tuple[Any, ...]]) -> Iterator[list[str]]:
     rows.append((name, time.perf_counter() - wall, time.process_time() - cpu, peak, *what))
 
 
-@dataclass(frozen=True, eq=False)
-class _Data:
-    """Rows around a prototype per label; each comes with a partner that it does not exclude."""
-
-    prototypes: npt.NDArray[np.float64]
-    partner: npt.NDArray[np.intp]
-
-    @classmethod
-    def of(cls, labels: int, pairs: npt.NDArray[np.int32], rng: np.random.Generator) -> _Data:
-        excluded = np.zeros((labels, labels), dtype=bool)
-        excluded[pairs[:, 0], pairs[:, 1]] = excluded[pairs[:, 1], pairs[:, 0]] = True
-        partner = np.array([rng.choice(np.flatnonzero(~row)) for row in excluded])
-        return cls(rng.normal(size=(labels, _INPUTS)), partner)
-
-    def rows(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        label = rng.integers(len(self.partner), size=count)
-        X = self.prototypes[label] + _NOISE * rng.normal(size=(count, _INPUTS))
-        y = np.zeros((count, len(self.partner)), dtype=np.float32)
-        y[np.arange(count), label] = y[np.arange(count), self.partner[label]] = 1.0
-        return torch.from_numpy(X.clip(-_REACH, _REACH).astype(np.float32)), torch.from_numpy(y)
+def _drawn(prototypes: Array, partner: Array, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Return rows around a prototype per label; each comes with a partner that it does not exclude."""
+    label, rows = rng.integers(len(partner), size=count), np.arange(count)
+    X = prototypes[label] + _NOISE * rng.normal(size=(count, _INPUTS))
+    y = np.zeros((count, len(partner)), dtype=np.float32)
+    y[rows, label] = y[rows, partner[label]] = 1.0
+    return torch.from_numpy(X.clip(-_REACH, _REACH).astype(np.float32)), torch.from_numpy(y)
 
 
 def million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
     """Train, verify, certify and check; return what each stage took, and the same training without rules."""
-    size, stages = _SIZES["quick" if quick else "full"], list[tuple[Any, ...]]()
-    rng = np.random.default_rng(0)
-    pairs = np.stack(np.triu_indices(size.labels, 1), axis=1).astype(np.int32)
-    pairs = pairs[np.sort(rng.choice(len(pairs), size.pairs, replace=False))]
-    data = _Data.of(size.labels, pairs, rng)
-    rows, new = data.rows(size.rows, rng), data.rows(max(200, size.rows // 10), rng)
+    labels, count, embedding, known, epochs = (80, 1500, 32, 3000, 2) if quick else (2000, 10**6, 256, 30_000, 8)
+    rng, stages = np.random.default_rng(0), list[tuple[Any, ...]]()
+    pairs = np.stack(np.triu_indices(labels, 1), axis=1).astype(np.int32)
+    pairs = pairs[np.sort(rng.choice(len(pairs), count, replace=False))]
+    excluded = np.zeros((labels, labels), dtype=bool)
+    excluded[pairs[:, 0], pairs[:, 1]] = excluded[pairs[:, 1], pairs[:, 0]] = True
+    partner = np.array([rng.choice(np.flatnonzero(~row)) for row in excluded])
+    prototypes = rng.normal(size=(labels, _INPUTS))
+    rows, new = (_drawn(prototypes, partner, size, rng) for size in (known, max(200, known // 10)))
     with _stage("rules", stages) as what:
-        spec = never_together(size.labels, pairs, _INPUTS, _REACH)
+        spec = never_together(labels, pairs, _INPUTS, _REACH)
         what.append("from an array of pairs")
     torch.manual_seed(0)
     with _stage("certificate", stages) as what:
-        network = SafeNetwork(_body(size.embedding), spec, embedding=size.embedding)
+        network = SafeNetwork(_body(embedding), spec, embedding=embedding)
         certificate = network.certificate_
         written = (len(certificate.text) + len(certificate.block)) / 1e6
         what.append(f"SafeNetwork(...); {written:.1f} MB; exact check included")
     with _stage("training", stages) as what:
-        steps, safe_step = _trained(network, rows, new, size)
-        what.append(f"{steps} steps of {_STEP_ROWS} rows, {size.epochs} epochs")
+        steps, safe_step = _trained(network, rows, new, epochs)
+        what.append(f"{steps} steps of {_STEP_ROWS} rows, {epochs} epochs")
     with _stage("exact check", stages) as what:
         certificate.check()
         what.append("Certificate.check(), integers only")
     torch.manual_seed(0)
-    plain = nn.Sequential(_body(size.embedding), nn.Linear(size.embedding, size.labels))
-    _, plain_step = _trained(plain, rows, new, size)
+    plain = nn.Sequential(_body(embedding), nn.Linear(embedding, labels))
+    _, plain_step = _trained(plain, rows, new, epochs)
     kinds = [
         (kind, step, step / plain_step, *_judged(model, new, pairs))
         for kind, model, step in (("plain", plain, plain_step), ("safe", network, safe_step))
     ]
     *_, (_, _, seconds, peak, _) = stages
-    passed[f"{size.pairs:,} exclusions certified, trained and checked within 4 GB"] = peak < 4
-    passed[f"{size.pairs:,} exclusions checked exactly in under 5 minutes of CPU time"] = seconds < 300
+    passed[f"{count:,} exclusions certified, trained and checked within 4 GB"] = peak < 4
+    passed[f"{count:,} exclusions checked exactly in under 5 minutes of CPU time"] = seconds < 300
     passed["no new row gets labels that exclude each other"] = kinds[1][-1] == 0
     way = Table(
-        f"{size.pairs:,} exclusions over {size.labels:,} labels, embedding {size.embedding}",
+        f"{count:,} exclusions over {labels:,} labels, embedding {embedding}",
         ("stage", "seconds", "CPU seconds", "peak memory so far (GB)", "what"),
         tuple(stages),
         "One process and one thread from the rules to the check.",
@@ -369,29 +321,26 @@ def million(quick: bool, passed: dict[str, bool]) -> tuple[Table, Table]:
 
 
 def _body(embedding: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(_INPUTS, 256), nn.ReLU(), nn.Linear(256, embedding))
+    return nn.Sequential(*relu_layers(_INPUTS, 256), nn.Linear(256, embedding))
 
 
 def _trained(
-    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], size: _Size
+    network: nn.Module, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], epochs: int
 ) -> tuple[int, float]:
     """Train and return the number of steps and the seconds of one, validation included."""
-    rare = torch.tensor(size.labels / 3.0)  # two labels of all apply to a row
-
-    def loss(predicted: Tensor, wanted: Tensor) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(predicted, wanted, pos_weight=rare)
-
+    rare = torch.tensor(rows[1].shape[1] / 3.0)  # two labels of all apply to a row
+    loss = partial(nn.functional.binary_cross_entropy_with_logits, pos_weight=rare)
     options = TrainingOptions(
-        learning_rate=1e-2, batch_size=_STEP_ROWS, max_epochs=size.epochs, patience=None, keep="last", verbose=False,
+        learning_rate=1e-2, batch_size=_STEP_ROWS, max_epochs=epochs, patience=None, keep="last", verbose=False,
         threads=1, device="cpu",
     )  # fmt: skip
     history = train(network, *rows, loss=loss, options=options, validation=new)
-    steps = size.epochs * -(-size.rows // _STEP_ROWS)
+    steps = epochs * -(-len(rows[0]) // _STEP_ROWS)
     return steps, history.seconds / steps
 
 
 @torch.no_grad()
-def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: npt.NDArray[np.int32]) -> tuple[float, float]:
+def _judged(model: nn.Module, rows: tuple[Tensor, Tensor], pairs: Array) -> tuple[float, float]:
     """Return F1 over all labels, and the share of rows that get two labels that exclude each other."""
     on, wanted = (model(rows[0]) >= 0).numpy(), rows[1].numpy() > 0
     broken = np.mean([(row[pairs[:, 0]] & row[pairs[:, 1]]).any() for row in on])

@@ -7,14 +7,12 @@ and number of epochs, on all rows, without validation. Seconds are those of the 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
@@ -26,9 +24,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from smle import NetworkClassifier, NetworkRegressor
-from studies.harness import Table, bench, quietly
+from studies.experiments.networks import relu_layers
+from studies.harness import Array, Table, bench, quietly
 
-Array = npt.NDArray[Any]
 DATA = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits, "diabetes": load_diabetes}
 _SLACK = 0.01
 _TIMES = 2.0
@@ -97,11 +95,8 @@ def _seconds(fit: Callable[[], object]) -> float:
 def _plain_loop(model: Any, X: Array, y: Array) -> None:
     """Train the same network for as many epochs as `fit` took, without early stopping or anything else."""
     classes = 1 if y.dtype.kind == "f" else int(y.max()) + 1
-    widths = [X.shape[1], *model.hidden_layer_sizes, model.embedding]
-    layers: list[nn.Module] = []
-    for wide, narrow in itertools.pairwise(widths):
-        layers += [nn.Linear(wide, narrow), nn.ReLU()]
-    network = nn.Sequential(*layers[:-1], nn.Linear(widths[-1], classes))
+    *layers, _ = relu_layers(X.shape[1], *model.hidden_layer_sizes, model.embedding)
+    network = nn.Sequential(*layers, nn.Linear(model.embedding, classes))
     inputs = torch.tensor(StandardScaler().fit_transform(X), dtype=torch.float32)
     targets = torch.tensor(y if classes > 1 else (y[:, None] - y.mean()) / y.std())
     targets = targets.long() if classes > 1 else targets.float()

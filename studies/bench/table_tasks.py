@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from smle import Specification
 from smle.nearest.oracle import nearest_outputs
 from studies.attacks.subjects import RULES, Targets, bank, doses, shares
+from studies.harness import Array
 from tests.support.drawn_rules import alternatives
 from tests.support.sampling import uniform_points
 
-Array = npt.NDArray[Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIMULATIONS = {"bank": "customers", "hospital": "patients", "energy": "plan"}
 
@@ -64,9 +64,9 @@ class Task:
 def tasks(quick: bool) -> Iterator[list[Task]]:
     """Yield all tables, each as one task per seed; `quick` takes few rows."""
     train, test = adult(quick)
-    for rules in (HOURS, INCOME):
-        spec = Specification.from_yaml(rules)
-        yield [Task(f"{spec.outputs[0].name} (Adult)", "adult", spec, rows_of(spec, train), rows_of(spec, test))]
+    for name in ("hours", "income"):
+        spec = Specification.from_yaml(RULES[name])
+        yield [Task(f"{name} (Adult)", "adult", spec, rows_of(spec, train), rows_of(spec, test))]
     count, seeds = (600, 1) if quick else (4000, 3)
     for name in SIMULATIONS:
         spec, simulate = Specification.from_file(EXAMPLES / f"{name}.yaml"), getattr(example(name), SIMULATIONS[name])
@@ -101,39 +101,7 @@ _COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship", "race",
     "sex", "capital_gain", "capital_loss", "hours", "native_country", "income",
 )  # fmt: skip
-_CLASSES = (
-    "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay",
-    "Never-worked",
-)  # fmt: skip
-_INPUTS = f"""
-inputs:
-  age: {{range: [17, 90], integer: true}}
-  education_num: {{range: [1, 16], integer: true}}
-  capital_gain: [0, 100000]
-  workclass: {{categories: [{", ".join(_CLASSES)}], missing: Private}}
-  sex: {{categories: [Male, Female]}}
-"""
-HOURS = f"""{_INPUTS}outputs: [hours]
-rules:
-  - {{name: a week, then: 1 <= hours <= 60}}
-  - {{name: minors, when: age < 18, then: hours <= 20}}
-  - {{name: young, when: age < 22, then: hours <= 2 * age - 10}}
-  - {{name: pension, when: age >= 70, then: hours <= 32}}
-  - {{name: very old, when: age > 78, then: hours <= 96 - 0.9 * age}}
-  - {{name: federal, when: workclass == "Federal-gov", then: hours <= 44}}
-  - {{name: owners, when: workclass == "Self-emp-inc" and 25 <= age < 70, then: hours >= 45}}
-  - {{name: learned, when: education_num >= 14 and 30 <= age <= 65, then: hours >= 38 + 0.05 * age}}
-  - {{name: prime age, when: 25 <= age <= 60, then: hours >= 30 + 0.1 * age}}
-  - {{name: rich, when: capital_gain >= 10000 and 25 <= age < 70, then: hours >= 36}}
-  - {{name: not more than, then: hours <= 34 + 0.5 * age}}
-"""
-INCOME = f"""{_INPUTS}choices: {{income: ["<=50K", ">50K"]}}
-rules:
-  - {{name: minors, when: age < 21, then: income == "<=50K"}}
-  - {{name: gains, when: capital_gain >= 15000 and age >= 21, then: income == ">50K"}}
-  - {{name: unpaid, when: workclass == "Without-pay" and capital_gain < 15000, then: income == "<=50K"}}
-  - {{name: school, when: education_num <= 4 and capital_gain <= 7000, then: income == "<=50K"}}
-"""
+_CLASSES = ("Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay")
 
 
 def adult(quick: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -165,7 +133,7 @@ def _simulated_adult(rows: int) -> pd.DataFrame:
     hours = (40 - 0.02 * (age - 42) ** 2 + rng.normal(0, 8, rows)).clip(1, 99).round()
     rich = learned + 0.1 * age + gain / 2000 + rng.normal(0, 3, rows) > 17
     return pd.DataFrame({
-        "age": age, "workclass": text(*_CLASSES[:7]), "fnlwgt": rng.integers(10000, 900000, rows),
+        "age": age, "workclass": text(*_CLASSES), "fnlwgt": rng.integers(10000, 900000, rows),
         "education": text("HS", "BA", "MA"), "education_num": learned, "marital_status": text("single", "married"),
         "occupation": text("sales", "craft", "clerk"), "relationship": text("none", "wife", "husband"),
         "race": text("a", "b"), "sex": rng.choice(["Male", "Female"], rows), "capital_gain": gain,
@@ -177,11 +145,6 @@ def _simulated_adult(rows: int) -> pd.DataFrame:
 # --- simulated
 
 _INPUTS = "inputs: {a: [0, 6], b: [-1, 1], c: [0, 1]}\n"
-_RANGES = f"""{_INPUTS}outputs: [y]
-rules:
-  - {{name: gap, then: y <= -3 or y >= -1}}
-  - {{name: other, then: y <= 1 or y >= 3}}
-"""
 _LABELS = (
     "l0 implies l1", "l1 implies l2", "l3 implies l1", "exactly_one(l4, l5, l6)", "exactly_one(l7, l8, l9)",
     "not (l4 and l7)", "l10 implies (l5 or l8)", "not (l11 and l0)",
@@ -192,10 +155,6 @@ def _ramps(X: Array, rng: np.random.Generator) -> Array:
     last, hour = X.T
     steps = 30 * np.sin(hour[:, None] / 4 + np.arange(3)) + 15 * rng.normal(size=(len(X), 3))
     return np.asarray(last[:, None] + np.cumsum(steps, axis=1))
-
-
-def _wave(X: Array, rng: np.random.Generator) -> Array:
-    return np.asarray((6 * np.sin(X[:, 0]) + 2 * X[:, 1] + 0.5 * rng.normal(size=len(X)))[:, None])
 
 
 def _mixed(X: Array, rng: np.random.Generator, *, unit: float) -> Array:
@@ -219,14 +178,18 @@ def simulated(rows: int, more: int) -> Iterator[Task]:
             ("doses", RULES["doses"], doses),
             ("shares", RULES["shares"], shares),
             ("ramps on three steps", RULES["ramps"], _ramps),
-            ("three separated ranges", _RANGES, _wave),
+            (
+                "three separated ranges",
+                RULES["separated ranges"],
+                lambda X, rng: (6 * np.sin(X[:, 0]) + 2 * X[:, 1] + 0.5 * rng.normal(size=len(X)))[:, None],
+            ),
         )
     }
     stated["simulated: 24 alternatives over 10 outputs"] = alternatives(_INPUTS, hidden, (24, 25), rng), around
-    labels = Specification.from_yaml(
-        f"{_INPUTS}labels: [{', '.join(f'l{i}' for i in range(12))}]\nrules:\n"
-        + "".join(f"  - {{name: r{i}, then: '{rule}'}}\n" for i, rule in enumerate(_LABELS))
-    )
+    labels = Specification.build(
+        inputs={"a": (0, 6), "b": (-1, 1), "c": (0, 1)}, labels=[f"l{i}" for i in range(12)],
+        rules={f"r{i}": rule for i, rule in enumerate(_LABELS)},
+    )  # fmt: skip
 
     def allowed(X: Array, rng: np.random.Generator) -> Array:
         odds = 2 * np.sin(X @ rng.normal(size=(3, 12))) + rng.normal(size=(len(X), 12))
@@ -236,22 +199,11 @@ def simulated(rows: int, more: int) -> Iterator[Task]:
     for name, (spec, targets) in stated.items():
         yield _simulated_task(name, spec, targets, rows, ("gradient boosting", "linear"))
     for unit in (1e-3, 1.0, 1e6):
-        spec = Specification.from_yaml(_LIMITS.format(*(f"{size * unit:.6g}" for size in (0.05, 4, 2.5, 0.02, 1, 0.5))))
+        stretched = partial(lambda unit, number: f"{float(number[1]) * unit:.6g}", unit)
+        spec = Specification.from_yaml(re.sub(r"([\d.]+)u\b", stretched, RULES["limits in units"]))
         yield _simulated_task(
             f"simulated: limits in units of {unit:g}", spec, partial(_mixed, unit=unit), more, ("network",)
         )
-
-
-_LIMITS = """
-inputs: {{w: [2, 250], age: [0, 100], k: [0.1, 1.5]}}
-outputs: [y]
-rules:
-  - {{name: by weight, then: 0 <= y <= {0} * w}}
-  - {{name: cap, then: y <= {1}}}
-  - {{name: old, when: age >= 70, then: y <= {2}}}
-  - {{name: frail, when: age + 31.7 * k >= 81.3, then: y <= {3} * w + {4}}}
-  - {{name: least, when: w > 100 and k < 1, then: y >= {5}}}
-"""
 
 
 def _simulated_task(name: str, spec: Specification, targets: Targets, rows: int, models: tuple[str, ...]) -> Task:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.rules import Specification
-from studies.harness import Table, bench, interleaved
+from studies.experiments.networks import adam_step, relu_layers
+from studies.harness import Table, bench, interleaved, seeded
 
-Array = npt.NDArray[np.float64]
 _BATCH = 128
 _NETWORKS = {
     "synthetic, 4 inputs": (4, 4, (1, 2, 1)),
@@ -40,55 +40,20 @@ def box_rule(n: int, m: int) -> Specification:
     """Return one rule over a box: four linear inequalities on m outputs."""
     rng = np.random.default_rng(0)
     rows = rng.uniform(-1, 1, (4, m)).round(2)
-    inputs = "\n".join(f"  x{i}: [-2, 2]" for i in range(n))
     sums = [" + ".join(f"({c}) * y{j}" for j, c in enumerate(row)) + " <= 0.5" for row in rows]
-    return Specification.from_yaml(
-        f"inputs:\n{inputs}\noutputs: [{', '.join(f'y{j}' for j in range(m))}]\nrules:\n  - name: rule\n"
-        f"    when: x0 <= 0.5 and x1 >= -0.5\n    then: {' and '.join(sums)}\n"
+    rules = {"rule": ("x0 <= 0.5 and x1 >= -0.5", " and ".join(sums))}
+    return Specification.build(
+        inputs={f"x{i}": (-2, 2) for i in range(n)}, outputs=[f"y{j}" for j in range(m)], rules=rules
     )
 
 
-def _networks(name: str, bounds: str) -> tuple[BoxNetwork, nn.Module]:
+def _networks(name: str, bounds: str) -> tuple[BoxNetwork, Any]:
     n, m, widths = _NETWORKS[name]
 
-    def body() -> nn.Sequential:
-        layers: list[nn.Module] = []
-        width = n
-        for factor in widths:
-            layers += [nn.Linear(width, factor * n * m), nn.ReLU()]
-            width = factor * n * m
-        return nn.Sequential(*layers)
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        safe = BoxNetwork(body(), box_rule(n, m), embedding=n * m, bounds=bounds)
-        return safe, nn.Sequential(body(), nn.Linear(n * m, m))
-
-
-class _Compiled(nn.Module):
-    """A module of our own around a Sequential, whose method `compile` leaves it as it is."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the network returns."""
-        y: Tensor = self.network(x)
-        return y
-
-
-def _trainer(network: nn.Module, X: Tensor, y: Tensor, steps: int) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(network.parameters())
-
-    def train() -> None:
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            loss = ((network(X) - y) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-
-    return train
+    with seeded(0):
+        bodies = [nn.Sequential(*relu_layers(n, *(factor * n * m for factor in widths))) for _ in range(2)]
+        safe = BoxNetwork(bodies[0], box_rule(n, m), embedding=n * m, bounds=bounds)
+        return safe, nn.Sequential(bodies[1], nn.Linear(n * m, m))
 
 
 def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
@@ -104,15 +69,11 @@ def _steps(quick: bool, *, compiled: bool, passed: dict[str, bool]) -> Table:
             safe, plain = _networks(name, bounds)
             if compiled:
                 torch._dynamo.reset()
-                plain = _Compiled(plain)
+                plain = torch.compile(plain)
                 safe.compile()
-                plain.compile()
-            steps = 5
-            times = interleaved(
-                {"plain": _trainer(plain, X, y, steps), "safe": _trainer(safe, X, y, steps)},
-                rounds=40 if quick else 150, budget=15.0,
-            )  # fmt: skip
-            slow, fast = (times[which].undisturbed / steps * 1e6 for which in ("safe", "plain"))
+            contenders = {"plain": adam_step(plain, X, y), "safe": adam_step(safe, X, y)}
+            times = interleaved(contenders, rounds=40 if quick else 150, budget=15.0)
+            slow, fast = (times[which].undisturbed * 1e6 for which in ("safe", "plain"))
             rows.append((name, kind, fast, slow, slow / fast))
             worst[kind] = max(worst.get(kind, 0.0), slow / fast)
     mode = "torch.compile" if compiled else "eager"

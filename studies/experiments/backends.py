@@ -1,27 +1,33 @@
-"""Where jobs run: in this process, in local processes (joblib), on a ray or a dask cluster.
+"""Where jobs run: in this process, in local processes (loky), on a ray or a dask cluster.
 
-A back-end calls one top-level function on many payloads and yields `(payload, result)` as they end, in any order.
-`result` is the function's value, or the exception by which a cluster says that it lost the job.
+A back-end is a context that hands out `submit(call, payload) -> Future`; `spread` yields `(payload, result)` as they
+end, in any order. `result` is the function's value, or the exception by which a cluster says that it lost the job.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from joblib import cpu_count
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from smle.errors import MissingDependencyError, TrainingError
 
 P = TypeVar("P")
-Call = Callable[[P], Any]
-Pairs = Generator[tuple[P, Any], None, None]
+Submit = Callable[..., "Future[Any]"]
 
 # Each worker is one job on one core: libraries that start threads of their own would only get in each other's way.
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
-def spread(call: Call[P], payloads: Sequence[P], *, backend: str, n_jobs: int, address: str | None) -> Pairs[P]:
+def spread(
+    call: Callable[[P], Any], payloads: Sequence[P], *, backend: str, n_jobs: int, address: str | None
+) -> Generator[tuple[P, Any], None, None]:
     """Yield `(payload, result)` for every payload, as they end.
 
     Raises:
@@ -35,81 +41,56 @@ def spread(call: Call[P], payloads: Sequence[P], *, backend: str, n_jobs: int, a
         raise ValueError(f"Expected a positive number of jobs at a time, or -1 for all cores. Got {n_jobs}.")
     if backend == "loky" and address is not None:
         raise ValueError("The backend 'loky' is local: expected no address. Use --backend ray or --backend dask.")
-    return BACKENDS[backend](call, payloads, n_jobs, address)
-
-
-def _local(call: Call[P], payloads: Sequence[P], n_jobs: int, address: str | None) -> Pairs[P]:
-    if n_jobs == 1:
+    if backend == "loky" and n_jobs == 1:
         for payload in payloads:
             yield payload, call(payload)
         return
-    from joblib import Parallel, delayed, parallel_config
-    from joblib.externals.loky import get_reusable_executor
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    with BACKENDS[backend](None if n_jobs == -1 else n_jobs, address) as submit:
+        waiting = {submit(call, payload): payload for payload in payloads}
+        for future in as_completed(waiting):
+            lost = future.exception()
+            if isinstance(lost, TerminatedWorkerError):
+                raise TrainingError(
+                    f"A worker process died ({' '.join(str(lost).split())[:200]}). Finished jobs are kept: run the "
+                    "same command again to go on, with fewer --jobs if memory ran out."
+                )
+            yield waiting[future], future.result() if lost is None else lost
 
-    finished = False
+
+@contextmanager
+def _local(workers: int | None, address: None) -> Iterator[Submit]:
+    executor, finished = get_reusable_executor(max_workers=workers or cpu_count(), env=_THREADS), False
     try:
-        with parallel_config(backend="loky", inner_max_num_threads=1):
-            parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
-            yield from parallel(delayed(_pair)(call, payload) for payload in payloads)
+        yield executor.submit
         finished = True
-    except TerminatedWorkerError as error:
-        raise TrainingError(
-            f"A worker process died ({' '.join(str(error).split())[:200]}). Finished jobs are kept: run the same "
-            "command again to go on, with fewer --jobs if memory ran out."
-        ) from None
     finally:
         # Workers of an interrupted run would go on for minutes, and idle ones hold torch in memory.
-        get_reusable_executor().shutdown(wait=finished, kill_workers=not finished)
+        executor.shutdown(wait=finished, kill_workers=not finished)
 
 
-def _pair(call: Call[P], payload: P) -> tuple[P, Any]:
-    return payload, call(payload)
-
-
-def _ray(call: Call[P], payloads: Sequence[P], n_jobs: int, address: str | None) -> Pairs[P]:
+@contextmanager
+def _ray(workers: int | None, address: str | None) -> Iterator[Submit]:
     ray = _package("ray", backend="ray")
     started = not ray.is_initialized()
     if started:
-        size = {} if address else {"num_cpus": None if n_jobs == -1 else n_jobs}
+        local = {} if address else {"num_cpus": workers, "include_dashboard": False}
         ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": _THREADS},
-            **size,
+            address or "local", log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": _THREADS}, **local
         )
     try:
-        remote = ray.remote(num_cpus=1)(_pair)
-        waiting = {remote.remote(call, payload): payload for payload in payloads}
-        while waiting:
-            ready, _ = ray.wait(list(waiting), num_returns=1)
-            payload = waiting.pop(ready[0])
-            try:
-                yield ray.get(ready[0])
-            except ray.exceptions.RayError as error:
-                yield payload, error
+        remote = ray.remote(num_cpus=1)(lambda call, payload: call(payload))
+        yield lambda call, payload: remote.remote(call, payload).future()
     finally:
         if started:
             ray.shutdown()
 
 
-def _dask(call: Call[P], payloads: Sequence[P], n_jobs: int, address: str | None) -> Pairs[P]:
+@contextmanager
+def _dask(workers: int | None, address: str | None) -> Iterator[Submit]:
     distributed = _package("distributed", backend="dask")
-    with contextlib.ExitStack() as stack:
-        where: Any = address
-        if where is None:
-            workers = None if n_jobs == -1 else n_jobs
-            where = stack.enter_context(
-                distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, env=_THREADS)
-            )
-        client = stack.enter_context(distributed.Client(where))
-        waiting = {client.submit(_pair, call, payload, pure=False): payload for payload in payloads}
-        for future in distributed.as_completed(list(waiting)):
-            payload = waiting.pop(future)
-            lost = future.exception()
-            yield future.result() if lost is None else (payload, lost)
+    options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "env": _THREADS}
+    with distributed.Client(address) if address else distributed.Client(**options) as client:
+        yield client.get_executor(pure=False).submit
 
 
 def _package(name: str, *, backend: str) -> Any:
@@ -122,4 +103,4 @@ def _package(name: str, *, backend: str) -> Any:
         ) from None
 
 
-BACKENDS: dict[str, Callable[..., Pairs[Any]]] = {"loky": _local, "ray": _ray, "dask": _dask}
+BACKENDS: dict[str, Callable[..., Any]] = {"loky": _local, "ray": _ray, "dask": _dask}

@@ -6,19 +6,22 @@ standardized with the training part of a random split (80 to 20).
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
+from scipy.io import arff
 from sklearn.model_selection import train_test_split
 
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.rules.helpers import forbidden_pairs_from_data, mutually_exclusive, rule
-from studies.experiments.tasks import Array, Flags, Task
+from studies.experiments.tasks import Task
+from studies.harness import Array
 
 QUANTILES = ("0.0", "0.3", "0.6")
 
@@ -54,16 +57,15 @@ def load(key: str, table: LabelTable) -> Task:
     return Task("classification", key, quantile, spec, X, y, X_test, y_test, partial(_broken, pairs))
 
 
-def _broken(pairs: npt.NDArray[np.int32], X: Array, outputs: Array) -> Flags:
+def _broken(pairs: Array, X: Array, outputs: Array) -> Array:
     """Return which rows predict a forbidden pair; outputs are logits."""
     on = outputs >= 0
     return np.asarray((on[:, pairs[:, 0]] & on[:, pairs[:, 1]]).any(axis=1))
 
 
-# --- dense ARFF files in the style of MULAN: the relation's name ends in `-C k`
+# --- ARFF files in the style of MULAN: the relation's name ends in `-C k`
 
-_RELATION = re.compile(r"-C\s+(-?\d+)")
-_ATTRIBUTE = re.compile(r"@attribute\s+('[^']*'|\"[^\"]*\"|\S+)\s+(.*)", re.IGNORECASE)
+_RELATION = re.compile(r"^@relation.*-C\s+(-?\d+)", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,56 +84,22 @@ def read_arff(path: Path) -> LabelTable:
     Raises:
         DataError: If the file is no such table.
     """
-    attributes: list[tuple[str, tuple[str, ...] | None]] = []
-    labels, rows, in_data = 0, [], False
-    for number, raw in enumerate(path.read_text().splitlines(), start=1):
-        line = raw.strip()
-        if not line or line.startswith("%"):
-            continue
-        if in_data:
-            cells = [cell.strip().strip("'\"") for cell in line.split(",")]
-            if len(cells) != len(attributes) or "?" in cells:
-                raise DataError(f"{path}, line {number}: expected {len(attributes)} known values. Got {len(cells)}.")
-            rows.append(cells)
-        elif line.lower().startswith("@relation"):
-            found = _RELATION.search(line)
-            labels = int(found.group(1)) if found else 0
-        elif line.lower().startswith("@attribute"):
-            attributes.append(_attribute(line, f"{path}, line {number}"))
-        elif line.lower().startswith("@data"):
-            in_data = True
-    if not rows or not 0 < abs(labels) < len(attributes):
-        raise DataError(f"{path}: expected rows, and a relation that ends in '-C k' with the number of labels.")
-    return _table(attributes, labels, rows, path)
-
-
-def _attribute(line: str, where: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return name and levels; None for numbers."""
-    found = _ATTRIBUTE.match(line)
-    kind = "" if found is None else found.group(2).strip()
-    if found is not None and kind.startswith("{") and kind.endswith("}"):
-        return found.group(1).strip("'\""), tuple(level.strip().strip("'\"") for level in kind[1:-1].split(","))
-    if found is not None and kind.lower() in ("numeric", "real", "integer"):
-        return found.group(1).strip("'\""), None
-    raise DataError(f"{where}: expected a numeric attribute or one with levels in braces. Got '{line}'.")
-
-
-def _table(
-    attributes: list[tuple[str, tuple[str, ...] | None]], labels: int, rows: list[list[str]], path: Path
-) -> LabelTable:
-    where = range(labels) if labels > 0 else range(len(attributes) + labels, len(attributes))
+    text = path.read_text()
+    try:
+        rows, attributes = arff.loadarff(io.StringIO(text))
+        number = int(_RELATION.findall(text)[0])
+    except (OSError, ValueError, IndexError, NotImplementedError) as error:
+        raise DataError(
+            f"{path}: expected ARFF with '-C' and a number of labels behind the relation. {error}"
+        ) from None
+    names = attributes.names()
+    labels = names[:number] if number > 0 else names[number:]
     columns: list[Array] = []
-    for position, (name, levels) in enumerate(attributes):
-        if position in where:
-            continue
-        cells = [row[position] for row in rows]
-        if levels is None:
-            columns.append(np.array(cells, dtype=np.float64))
-            continue
-        if not set(cells) <= set(levels):
-            raise DataError(f"{path}: attribute '{name}' has values that are none of its levels.")
-        columns += [np.array([cell == level for cell in cells], dtype=np.float64) for level in levels[1:]]
-    truth = np.array([[row[position] for position in where] for row in rows], dtype=np.float64)
-    if not np.isin(truth, (0.0, 1.0)).all():
-        raise DataError(f"{path}: expected labels of 0 and 1.")
-    return LabelTable(np.stack(columns, axis=1), truth)
+    for name in (name for name in names if name not in labels):
+        kind, levels = attributes[name]
+        of_levels = [(rows[name] == level.encode()).astype(float) for level in (levels or ())[1:]]
+        columns += [rows[name]] if kind == "numeric" else of_levels
+    X, y = (np.stack(part, axis=1) for part in (columns, [rows[name].astype(float) for name in labels]))
+    if pd.DataFrame(rows).isin([b"?", np.nan]).any(axis=None) or not np.isin(y, (0.0, 1.0)).all():
+        raise DataError(f"{path}: expected known values, and labels of 0 and 1.")
+    return LabelTable(X, y)

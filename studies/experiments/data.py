@@ -6,16 +6,13 @@ from its seeds and needs no files. Whatever the source, the numbers must have th
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import http.client
 import io
 import os
-import sys
-import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,8 +22,8 @@ import numpy as np
 from smle.errors import DataError
 from smle.files import replacing
 from studies.experiments.classification import DATA_SETS, LabelTable, read_arff
-from studies.experiments.forecasting import FILE, SERIES, read_series
-from studies.experiments.tasks import Array
+from studies.experiments.forecasting import FILE, PERIODS, SERIES, read_series
+from studies.harness import Array
 
 _M4 = "https://raw.githubusercontent.com/Mcompetitions/M4-methods/master/Dataset"
 _UCO = "http://www.uco.es/grupos/kdis/MLLResources/ucobigfiles/Datasets/Full"
@@ -35,13 +32,9 @@ _PAPER = "https://raw.githubusercontent.com/Francobaldi/SMLE_AAAI2025/main/bench
 
 # --- downloads
 
-_TIMEOUT = 60.0  # seconds without an answer
-_LARGEST = 64 << 20  # bytes of a label table
-_CHUNK = 1 << 16
 
-
-def read_url(url: str) -> Iterator[bytes]:
-    """Yield a file's bytes in pieces.
+def read_url(url: str) -> bytes:
+    """Return a file's bytes.
 
     Raises:
         DataError: If the address is not on the web, cannot be read, or ends early.
@@ -49,89 +42,52 @@ def read_url(url: str) -> Iterator[bytes]:
     if not url.startswith(("http://", "https://")):
         raise DataError(f"expected an address that starts with http:// or https://. Got {url}.")
     request = urllib.request.Request(url, headers={"User-Agent": "smle"})  # noqa: S310 (the scheme was checked)
-    received = 0
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
-            length = answer.headers.get("Content-Length")
-            while piece := answer.read(_CHUNK):
-                received += len(piece)
-                yield piece
-    except (OSError, http.client.HTTPException, urllib.error.URLError) as error:
+        with urllib.request.urlopen(request, timeout=60.0) as answer:  # noqa: S310
+            content: bytes = answer.read()
+    except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{error}.") from None
-    if length is not None and received != int(length):
-        raise DataError(f"the connection ended after {received} of {length} bytes.")
+    return content
 
 
 def fetch_arff(url: str) -> bytes:
     """Return an ARFF file, unpacked if the address is that of a zip archive.
 
     Raises:
-        DataError: If it cannot be read, is too large, or the archive holds no ARFF file.
+        DataError: If it cannot be read, or the archive holds no ARFF file.
     """
-    content = bytearray()
-    for piece in read_url(url):
-        content += piece
-        if len(content) > _LARGEST:
-            raise DataError(f"expected at most {_LARGEST} bytes.")
+    content = read_url(url)
     if not url.endswith(".zip"):
-        return bytes(content)
+        return content
     try:
-        with zipfile.ZipFile(io.BytesIO(bytes(content))) as archive:
-            names = [item for item in archive.infolist() if item.filename.lower().endswith(".arff")]
-            if len(names) != 1 or names[0].file_size > _LARGEST:
-                raise DataError(f"expected an archive with one ARFF file. Got {len(names)}.")
-            return archive.read(names[0])
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{error}.") from None
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            (name,) = (name for name in archive.namelist() if name.lower().endswith(".arff"))
+            return archive.read(name)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"expected an archive with one ARFF file. {error}.") from None
 
 
-@dataclass(frozen=True, eq=False)
-class M4:
-    """Fetches series of the M4 competition, by name with (category, period), from its tables.
+def fetch_series(url: str, names: Sequence[str] = SERIES) -> bytes:
+    """Return a table id, t, value of series of the M4 competition: the training part of each and then its test part.
 
     The competition has a table `Train/<period>-train.csv` and a table `Test/<period>-test.csv` per period, a series in
-    each row; a series is its training part followed by its test part.
+    each row.
+
+    Raises:
+        DataError: If a table cannot be read or a series is missing.
     """
-
-    series: Mapping[str, tuple[str, str]]
-
-    def __call__(self, url: str) -> bytes:
-        """Return a table with columns id, category, period, t, value.
-
-        Raises:
-            DataError: If a table cannot be read or a series is missing.
-        """
-        values: dict[str, list[str]] = {name: [] for name in self.series}
-        for period in dict.fromkeys(period for _, period in self.series.values()):
-            for part in ("Train", "Test"):
-                self._collect(f"{url}/{part}/{period}-{part.lower()}.csv", period, values)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("id", "category", "period", "t", "value"))
-        for name, (category, period) in self.series.items():
-            writer.writerows((name, category, period, t, value) for t, value in enumerate(values[name]))
-        return text.getvalue().encode()
-
-    def _collect(self, url: str, period: str, values: dict[str, list[str]]) -> None:
-        missing = {name for name, (_, own) in self.series.items() if own == period}
-        for line in _lines(url):
-            name = line.split(",", 1)[0].strip('"')
-            if name in missing:
-                cells = next(csv.reader([line]))[1:]
-                values[name] += [cell for cell in cells if cell and cell != "NA"]
-                missing.remove(name)
-        if missing:
-            raise DataError(f"{url}: expected the series {', '.join(sorted(missing))}.")
-
-
-def _lines(url: str) -> Iterator[str]:
-    """Yield a text's lines; the tables of the competition are too large to keep for a few rows."""
-    rest = b""
-    for piece in read_url(url):
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line.decode("ascii", errors="replace").rstrip("\r") for line in whole)
-    if rest:
-        yield rest.decode("ascii", errors="replace")
+    values: dict[str, list[str]] = {name: [] for name in names}
+    for period in dict.fromkeys(PERIODS[name[0]] for name in names):
+        for part in ("Train", "Test"):
+            text = read_url(f"{url}/{part}/{period}-{part.lower()}.csv").decode("ascii", errors="replace")
+            for line in text.replace('"', "").splitlines():
+                name, *cells = line.split(",")
+                if name in values:
+                    values[name] += [cell for cell in cells if cell not in ("", "NA")]
+    if missing := [name for name in names if not values[name]]:
+        raise DataError(f"expected the series {', '.join(missing)}.")
+    lines = [f"{name},{t},{value}\n" for name in names for t, value in enumerate(values[name])]
+    return "".join(["id,t,value\n", *lines]).encode()
 
 
 # --- sources
@@ -151,63 +107,53 @@ class Source:
     digest: str
     what: str
 
-    def check(self, path: Path) -> None:
-        """Require that a file holds the numbers that the paper used.
-
-        Raises:
-            DataError: If it does not.
-        """
-        found = self.digest_of(path)
-        if found != self.digest:
-            raise DataError(
-                f"This is not the {self.what} as the paper used it: expected the SHA-256 digest {self.digest[:12]}..., "
-                f"got {found[:12]}..."
-            )
-
 
 def series_digest(path: Path) -> str:
     """Return the SHA-256 digest of the benchmark's series in a file, by name; other series do not count."""
-    digest, values = hashlib.sha256(), read_series(path)
-    for name in sorted(set(SERIES) & set(values)):
-        digest.update(f"{name} {len(values[name])}\n".encode())
-        digest.update(np.ascontiguousarray(values[name], dtype="<f8").tobytes())
-    return digest.hexdigest()
+    values = read_series(path)
+    return _digest((f"{name} {len(values[name])}", values[name]) for name in sorted(set(SERIES) & set(values)))
 
 
 def table_digest(path: Path) -> str:
     """Return the SHA-256 digest of features and labels in a file; how it spells them does not count."""
-    digest, table = hashlib.sha256(), read_arff(path)
-    for part in (table.X, table.y):
-        digest.update(f"{part.shape}\n".encode())
-        digest.update(np.ascontiguousarray(part, dtype="<f8").tobytes())
+    table = read_arff(path)
+    return _digest((str(part.shape), part) for part in (table.X, table.y))
+
+
+def _digest(parts: Iterable[tuple[str, Array]]) -> str:
+    digest = hashlib.sha256()
+    for words, numbers in parts:
+        digest.update(f"{words}\n".encode())
+        digest.update(np.ascontiguousarray(numbers, dtype="<f8").tobytes())
     return digest.hexdigest()
 
 
-def _label_source(name: str, archive: str, digest: str) -> Source:
-    file = DATA_SETS[name]
-    urls = (f"{_UCO}/{archive}_Meka.zip", f"{_PAPER}/{file}")
-    what = f"data set {name} of the multi-label repository of the University of Cordoba"
-    return Source(f"classification/{file}", urls, fetch_arff, table_digest, digest, what)
-
-
+_DIGESTS = {
+    "CHD-49": "76250192ee22220f78d520253131bc6fd9f6e83c78ce326b0bdeaaa3d9b2c539",
+    "Flags": "21c77829d92d62db89005456a9ba8180444b71f3f6d745d8c8b78f5c336324c6",
+    "Foodtruck": "27c54abeaddb3126478445e79c6859d128b04b7d1fa50d87e910eb389f0862ec",
+    "Water-quality": "e05432187086cd460bf1a1733eb68a117a55fa7c6076825c6d3d6c744280b371",
+    "Yeast": "f55f97d853fe937cec946e703d2b77914ec31ab6b70522d4aa0d7893485546ff",
+}
 SOURCES: dict[str, Source] = {
     "series": Source(
         f"forecasting/{FILE}",
         (_M4,),
-        M4(SERIES),
+        fetch_series,
         series_digest,
         "377e0f0eb82b4f18c9e9d65b3e39d193d716841f8c7b52bce31ce3a4c774f349",
         "25 series of the M4 competition",
-    ),
-    "CHD-49": _label_source("CHD-49", "CHD_49", "76250192ee22220f78d520253131bc6fd9f6e83c78ce326b0bdeaaa3d9b2c539"),
-    "Flags": _label_source("Flags", "Flags", "21c77829d92d62db89005456a9ba8180444b71f3f6d745d8c8b78f5c336324c6"),
-    "Foodtruck": _label_source(
-        "Foodtruck", "Foodtruck", "27c54abeaddb3126478445e79c6859d128b04b7d1fa50d87e910eb389f0862ec"
-    ),
-    "Water-quality": _label_source(
-        "Water-quality", "Water-quality", "e05432187086cd460bf1a1733eb68a117a55fa7c6076825c6d3d6c744280b371"
-    ),
-    "Yeast": _label_source("Yeast", "Yeast", "f55f97d853fe937cec946e703d2b77914ec31ab6b70522d4aa0d7893485546ff"),
+    )
+} | {
+    name: Source(
+        f"classification/{file}",
+        (f"{_UCO}/{name.replace('CHD-', 'CHD_')}_Meka.zip", f"{_PAPER}/{file}"),
+        fetch_arff,
+        table_digest,
+        _DIGESTS[name],
+        f"data set {name} of the multi-label repository of the University of Cordoba",
+    )
+    for name, file in DATA_SETS.items()
 }
 """All data files by name."""
 
@@ -245,12 +191,9 @@ def prepare(benchmarks: Sequence[str], given: str | None = None) -> None:
 
 
 def locate(source: Source, given: str | None = None, *, urls: tuple[str, ...] | None = None) -> Path:
-    """Return the path of a data file, downloading it to the cache if no folder is named.
+    """Return the path of a data file: in the folder that is given, else in SMLE_DATA if it is set, else in the cache.
 
-    Args:
-        source: The file.
-        given: A data folder. None: SMLE_DATA if it is set, else the cache.
-        urls: Where to download from instead of the source's own places.
+    It is downloaded to the cache, from `urls` instead of the source's own places if there are any.
 
     Raises:
         DataError: If it is not in the named folder, or cannot be downloaded.
@@ -263,7 +206,7 @@ def locate(source: Source, given: str | None = None, *, urls: tuple[str, ...] | 
                 f"Expected the {source.what} as '{path}'. Put it there, or name another folder with --data-dir or "
                 "SMLE_DATA; without either it is downloaded."
             )
-        _check_named(source, path)
+        _check(source, path)
         return path
     path = cache_folder() / source.path
     if not path.is_file():
@@ -272,20 +215,17 @@ def locate(source: Source, given: str | None = None, *, urls: tuple[str, ...] | 
 
 
 @lru_cache(maxsize=32)
-def _check_named(source: Source, path: Path) -> None:
-    try:
-        source.check(path)
-    except DataError as error:
-        raise DataError(f"'{path}': {error} Name another folder with --data-dir or SMLE_DATA.") from None
+def _check(source: Source, path: Path) -> None:
+    found = source.digest_of(path)
+    if found != source.digest:
+        raise DataError(
+            f"'{path}' is not the {source.what} as the paper used it: expected the SHA-256 digest "
+            f"{source.digest[:12]}..., got {found[:12]}.... Name another folder with --data-dir or SMLE_DATA."
+        )
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads below the user's cache, where the platform has it."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base) / "smle" / "Cache" if base else Path.home() / "AppData" / "Local" / "smle" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "smle"
+    """Return the folder for downloads below the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "smle"
 
@@ -296,7 +236,7 @@ def _download(source: Source, path: Path, urls: tuple[str, ...]) -> None:
         try:
             with replacing(path) as (fresh,):  # a reader, or a second writer, never sees half of it or a wrong one
                 fresh.write_bytes(source.fetch(url))
-                source.check(fresh)
+                _check(source, fresh)
             return
         except DataError as error:
             failures.append(f"{url}: {error}")

@@ -18,40 +18,20 @@ import pandas as pd
 from smle.errors import DataError
 from smle.rules import Specification
 from smle.rules.helpers import bounded_change, rule
-from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
+from studies.experiments.tasks import TOLERANCE, Task
+from studies.harness import Array
 
 FILE = "m4_selected.csv"
 INPUTS, OUTPUTS = 8, 4
 QUANTILES = ("1.00", "0.95", "0.90")
 
-SERIES: dict[str, tuple[str, str]] = {
-    "D4099": ("Other", "Daily"),
-    "D2047": ("Finance", "Daily"),
-    "D2015": ("Industry", "Daily"),
-    "D449": ("Micro", "Daily"),
-    "D452": ("Micro", "Daily"),
-    "D454": ("Micro", "Daily"),
-    "D2016": ("Industry", "Daily"),
-    "D453": ("Micro", "Daily"),
-    "D4227": ("Other", "Daily"),
-    "D4226": ("Other", "Daily"),
-    "M36044": ("Industry", "Monthly"),
-    "H174": ("Other", "Hourly"),
-    "H265": ("Other", "Hourly"),
-    "H261": ("Other", "Hourly"),
-    "H262": ("Other", "Hourly"),
-    "H263": ("Other", "Hourly"),
-    "H264": ("Other", "Hourly"),
-    "H266": ("Other", "Hourly"),
-    "H274": ("Other", "Hourly"),
-    "H267": ("Other", "Hourly"),
-    "H268": ("Other", "Hourly"),
-    "H269": ("Other", "Hourly"),
-    "H271": ("Other", "Hourly"),
-    "H272": ("Other", "Hourly"),
-    "H256": ("Other", "Hourly"),
-}
-"""The series' names in the competition, with their categories and periods."""
+SERIES = (
+    "D4099", "D2047", "D2015", "D449", "D452", "D454", "D2016", "D453", "D4227", "D4226", "M36044", "H174", "H265",
+    "H261", "H262", "H263", "H264", "H266", "H274", "H267", "H268", "H269", "H271", "H272", "H256",
+)  # fmt: skip
+"""The series' names in the competition."""
+PERIODS = {"D": "Daily", "H": "Hourly", "M": "Monthly"}
+"""By the first letter of a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +45,7 @@ class Windows:
 
 def task_keys() -> list[str]:
     """Return the names of the 75 tasks: period, series and quantile."""
-    return [f"{period}-{name}-{quantile}" for name, (_, period) in SERIES.items() for quantile in QUANTILES]
+    return [f"{PERIODS[name[0]]}-{name}-{quantile}" for name in SERIES for quantile in QUANTILES]
 
 
 @lru_cache(maxsize=2)
@@ -120,6 +100,6 @@ def load(key: str, series: Mapping[str, Array]) -> Task:
     )  # fmt: skip
 
 
-def _broken(delta: float, X: Array, outputs: Array) -> Flags:
+def _broken(delta: float, X: Array, outputs: Array) -> Array:
     """Return which rows change by more than allowed, and by more than the paper's tolerance."""
     return np.asarray((np.abs(np.diff(outputs, axis=1)) > delta + TOLERANCE).any(axis=1))

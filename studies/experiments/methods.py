@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,11 @@ from smle.networks.safe_network import SafeNetwork
 from smle.training.options import History
 from studies.experiments import classification, data, forecasting, synthetic
 from studies.experiments.networks import Settings, State, train_plain, train_safe
-from studies.experiments.paper_network import PaperNetwork
 from studies.experiments.presets import settings_of, vary
 from studies.experiments.synthetic import trained_order
-from studies.experiments.tasks import Array, Task
-from studies.harness import interleaved
+from studies.experiments.tasks import Task
+from studies.harness import Array, interleaved
 
-METHODS = ("oracle", "preprocess", "postprocess", "smle")
-
-_MOST_KEPT = 24
 _BLOCKS, _BLOCK = 12, 20  # turns of a method with single examples, and examples per turn
 
 
@@ -70,22 +66,7 @@ def task_keys(benchmark: str, *, quick: bool = False) -> list[str]:
     return [f"Standin-{quantile}" for quantile in classification.QUANTILES]
 
 
-def jobs(
-    benchmark: str, *, preset: str, seeds: Sequence[int], study: str = "main", quick: bool = False,
-    data_dir: str | None = None,
-) -> list[Job]:  # fmt: skip
-    """Return the jobs of a benchmark under a preset; `quick` takes few tasks."""
-    keys = task_keys(benchmark, quick=quick)
-    made = [Job(benchmark, key, preset, study, seed, quick, data_dir) for seed in seeds for key in keys]
-    return sorted(made, key=_turn) if benchmark == "synthetic" and preset == "published" else made
-
-
-def _turn(job: Job) -> tuple[int, str, int]:
-    """Return what sorts jobs that hand a backbone on in the order of their training."""
-    n, task, name = job.task.split("-")
-    return job.seed, f"{n}-{task}", trained_order(int(n[1:]), task).index(int(name[1:]))
-
-
+@lru_cache(maxsize=2)
 def load_task(job: Job) -> Task:
     """Return data and rules of a job.
 
@@ -105,39 +86,44 @@ def load_task(job: Job) -> Task:
 
 
 @dataclass(frozen=True, eq=False)
-class _Method:
-    """A trained method: outputs on the test set, how to answer, what is known about it, and its plain network."""
+class Trained:
+    """A trained method.
 
-    outputs: Array
-    answer: Callable[[Tensor], Any] | None
+    * `answer(x)`: from inputs (rows, d) to outputs, as it is deployed; what is timed.
+    * `facts`: what is known about it, as fields of a result.
+    * `module`: what would be exported to ONNX; None if an answer is more than a network.
+    * `rounded`: it reads inputs in float32; others read them as they are.
+    """
+
+    answer: Callable[[Tensor], Any]
     facts: dict[str, Any]
-    predict: Callable[[Array], Array] | None = None
-    network: nn.Module | None = None
+    module: nn.Module | None = None
+    rounded: bool = False
+
+    def outputs(self, X: Array) -> Array:
+        """Return the outputs in the format in which the method gives them."""
+        with torch.inference_mode():
+            y = self.answer(torch.tensor(X, dtype=torch.float32 if self.rounded else None))
+        return y.numpy() if isinstance(y, Tensor) else np.asarray(y)
 
 
 def solve(job: Job) -> list[dict[str, Any]]:
     """Train, judge and time every method on a job's task, in a study of the ablation only `smle`; one row each."""
     task = load_task(job)
     settings = settings_for(job, task)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        methods, seed = {}, seed_of(job)
-        if job.study == "main":
-            methods["oracle"] = _Method(_allowed(task, task.X_test, task.y_test), None, {})
-            methods["preprocess"] = _preprocess(job, task, settings, seed)
-            methods["postprocess"] = _postprocess(task, settings, seed)
-        corrected = settings.choices is None
-        methods["smle"] = _corrected(task, methods["postprocess"]) if corrected else _smle(job, task, settings, seed)
-        timings = _timings(task, {name: method.answer for name, method in methods.items() if method.answer})
-    finally:
-        torch.set_num_threads(threads)
+    trained = _kept if _hands_on(job) else _trained
+    methods: dict[str, Trained | None] = {}
+    if job.study == "main":
+        plain = train_plainly(task, settings, task.y, seed_of(job))
+        methods = {"oracle": None, "preprocess": trained(job, "preprocess"), "postprocess": postprocessed(task, plain)}
+    methods["smle"] = corrected(task, plain) if settings.choices is None else trained(job, "smle")
+    timings = _timings(task, {name: method.answer for name, method in methods.items() if method is not None})
     kind = "averaged" if settings.choices is None else settings.choices.r2
     return [_row(job, task, name, method, timings.get(name, {}), kind) for name, method in methods.items()]
 
 
 def settings_for(job: Job, task: Task) -> Settings:
-    """Return how a job's networks are trained."""
+    """Return how a job trains its networks."""
     settings = settings_of(job.benchmark, job.preset, inputs=task.X.shape[1], outputs=task.y.shape[1], quick=job.quick)
     return settings if job.study == "main" else vary(settings, job.benchmark, job.study)
 
@@ -152,29 +138,6 @@ def _allowed(task: Task, X: Array, outputs: Array) -> Array:
     """Return the nearest allowed outputs; labels, given as probabilities, come back as logits of +-1/2."""
     nearest = nearest_outputs(task.specification, X, outputs)
     return nearest - 0.5 if task.has_labels else nearest
-
-
-def moved(task: Task, X: Array, outputs: Array) -> Array:
-    """Return the nearest allowed outputs to those of a network, numbers or logits."""
-    outputs = outputs.astype(np.float64)
-    return _allowed(task, X, 0.5 * (1.0 + np.tanh(outputs / 2)) if task.has_labels else outputs)
-
-
-def _plain(network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return how a plain network answers: by the call path of a safe one, without the calls of modules."""
-    quick = Quick.of(network)
-
-    def answer(x: Tensor) -> Tensor:
-        found = quickly(quick, network, x)
-        outputs: Tensor = network(x) if found is None else found
-        return outputs
-
-    return answer
-
-
-def _plain_outputs(answer: Callable[[Tensor], Tensor], X: Array) -> Array:
-    with torch.inference_mode():
-        return np.asarray(answer(torch.tensor(X, dtype=torch.float32)).numpy().astype(np.float64))
 
 
 class _Clock:
@@ -198,97 +161,70 @@ def targets_of(task: Task, settings: Settings) -> Array:
     return enforced_targets(task) if settings.enforced else task.y
 
 
-def _preprocess(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
-    handed = _handed_on(job, settings, _plain_state)
-    clock = _Clock()
-    network, epochs = _trained(task, settings, enforced_targets(task), seed, handed)
-    assert isinstance(network, nn.Sequential)
-    _remember(job, settings, _plain_state, network[0].state_dict())
-    facts, answer = {**clock.stop(), "epochs": epochs}, _plain(network)
+def train_plainly(
+    task: Task, settings: Settings, targets: Array | None, seed: int, start: State | None = None
+) -> Trained:
+    """Train a plain network for as long as a safe one, warm-up included; without targets, on those that obey."""
+    clock, options = _Clock(), replace(settings.options, warmup_epochs=0)
+    network, epochs = train_plain(
+        task, replace(settings, options=options), enforced_targets(task) if targets is None else targets,
+        seed=seed, start=start,
+    )  # fmt: skip
+    facts, quick = {**clock.stop(), "epochs": epochs}, Quick.of(network)
 
-    def predict(X: Array) -> Array:
-        return _plain_outputs(answer, X)
+    def answer(x: Tensor) -> Tensor:
+        """Answer by the call path of a safe network, without the calls of modules."""
+        found = quickly(quick, network, x)
+        outputs: Tensor = network(x) if found is None else found
+        return outputs
 
-    return _Method(predict(task.X_test), answer, facts, predict)
+    return Trained(answer, facts, network, rounded=True)
 
 
-def _postprocess(task: Task, settings: Settings, seed: int) -> _Method:
-    clock = _Clock()
-    network, epochs = _trained(task, settings, task.y, seed)
-    facts, plain = {**clock.stop(), "epochs": epochs}, _plain(network)
-
-    def predict(X: Array) -> Array:
-        return moved(task, X, _plain_outputs(plain, X))
+def postprocessed(task: Task, plain: Trained) -> Trained:
+    """Move the answers of a plain network, numbers or logits, to the nearest allowed ones."""
 
     def answer(x: Tensor) -> Array:
-        return predict(x.numpy())
+        outputs = plain.answer(x.float()).numpy().astype(np.float64)
+        return _allowed(task, x.numpy(), 0.5 * (1.0 + np.tanh(outputs / 2)) if task.has_labels else outputs)
 
-    return _Method(predict(task.X_test), answer, facts, predict, network)
-
-
-def _trained(
-    task: Task, settings: Settings, targets: Array, seed: int, start: State | None = None
-) -> tuple[nn.Module, int]:
-    """Train a plain network for as long as a safe one, warm-up included."""
-    options = replace(settings.options, warmup_epochs=0)
-    return train_plain(task, replace(settings, options=options), targets, seed=seed, start=start)
+    return Trained(answer, plain.facts)
 
 
-def _corrected(task: Task, plain: _Method) -> _Method:
-    """Return our default: the plain network that `postprocess` has, too, with the head of rules behind it."""
-    assert plain.network is not None
+def corrected(task: Task, plain: Trained) -> Trained:
+    """Return our default: a plain network with the head of rules behind it."""
+    assert plain.module is not None
     started = time.perf_counter()
-    found: SafeNetwork = correct(plain.network, task.specification, task.X)
-    return _deployed(task, found.eval(), found.certificate_.check(), dict(plain.facts), started)
+    found: SafeNetwork = correct(plain.module, task.specification, task.X)
+    return _deployed(found.eval(), found.certificate_.check(), dict(plain.facts), started)
 
 
-def trained(job: Job, *, start: State | None = None) -> tuple[PaperNetwork, History]:
-    """Train the paper's network of a job; `projections` of the history has every run of PDCG.
+def train_papers(task: Task, settings: Settings, seed: int, start: State | None = None) -> tuple[Trained, History]:
+    """Train the paper's network by Algorithm 2; `projections` of the history has every run of PDCG.
 
     Raises:
-        ValueError: If the job's preset does not train the paper's network.
+        ValueError: If the settings are not those of the paper's network.
     """
-    task = load_task(job)
-    settings = settings_for(job, task)
-    return train_safe(
-        task, settings, targets_of(task, settings), settings.enforcement(), seed=seed_of(job), start=start
-    )
-
-
-def _smle(job: Job, task: Task, settings: Settings, seed: int) -> _Method:
-    """Return the paper's network, trained by Algorithm 2."""
-    handed = _handed_on(job, settings, _safe_state)
     enforcement, clock = settings.enforcement(), _Clock()
     targets = targets_of(task, settings)
-    network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=handed)
-    _remember(job, settings, _safe_state, _bounded(network))
-    facts = {**clock.stop(), "epochs": len(history.loss), **projections(history, enforcement.final)}
-    facts |= {"crossed": crossed(network, task.X_test)}
+    network, history = train_safe(task, settings, targets, enforcement, seed=seed, start=start)
+    facts = {**clock.stop(), "epochs": len(history.loss), **_projections(history, enforcement.final)}
+    facts |= {"crossed": _crossed(network, task.X_test)}
     started = time.perf_counter()
-    return _deployed(task, network, certify(network).check(), facts, started)
+    return _deployed(network.eval(), certify(network).check(), facts, started), history
 
 
-def _deployed(task: Task, network: nn.Module, proved: Sequence[Any], facts: dict[str, Any], started: float) -> _Method:
+def _deployed(network: nn.Module, proved: Sequence[Any], facts: dict[str, Any], started: float) -> Trained:
     facts |= {
         "seconds_certify": time.perf_counter() - started,
         "certified": True,
         "worst_margin": float(min(item.margin for item in proved)),
         "statements": len(proved),
     }
-
-    def predict(X: Array) -> Array:
-        return answers(network, X)
-
-    return _Method(predict(task.X_test), network, facts, predict)
+    return Trained(network, facts, network)
 
 
-def answers(network: nn.Module, X: Array) -> Array:
-    """Return what a deployed network answers to inputs, in float64."""
-    with torch.inference_mode():
-        return np.asarray(network(torch.tensor(X)).numpy().astype(np.float64))
-
-
-def crossed(network: Any, X: Array) -> float:
+def _crossed(network: Any, X: Array) -> float:
     """Return the share of rows and units where l > u, and the text's clip would give l."""
     bounds = network.frozen_heads().bounds
     lower, upper = bounds.lower, bounds.upper
@@ -297,7 +233,7 @@ def crossed(network: Any, X: Array) -> float:
     return float((lower > upper).mean())
 
 
-def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
+def _projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
     """Return what the projections did, within training and at the end.
 
     `pdcg_success`: the run at the end left no counterexample. `pdcg_iterations`: its projections.
@@ -318,12 +254,9 @@ def projections(history: History, final: Sequence[Pdcg]) -> dict[str, Any]:
 
 # --- what is handed on from property to property
 
-_KEPT: dict[tuple[str, str], State] = {}
-"""What the last networks of this process leave to the next, by the way they were trained and the keys of their jobs."""
-
 
 def chain(job: Job) -> str:
-    """Return what jobs have in common that hand a backbone on to each other: all but the property's number."""
+    """Return a name that jobs share if they hand a backbone on to each other: the key without the property's number."""
     return replace(job, task=job.task[:-1]).key if _hands_on(job) else job.key
 
 
@@ -333,47 +266,35 @@ def _hands_on(job: Job) -> bool:
 
 def _before(job: Job) -> Job | None:
     """Return the job whose networks are trained on under this one's property; None for the first."""
+    if not _hands_on(job):
+        return None
     _, task, name = job.task.split("-")
     order = trained_order(int(job.task[1]), task)
     place = order.index(int(name[1:]))
     return replace(job, task=f"{job.task[:-1]}{order[place - 1]}") if place else None
 
 
-def _handed_on(job: Job, settings: Settings, train: Callable[[Job], State]) -> State | None:
-    """Return what the property before left, trained here and now if need be; None for the first."""
-    if settings.choices is None or settings.choices.first_phase != "handed on":
-        return None
-    before = _before(job)
-    if before is None:
-        return None
-    if (train.__name__, before.key) not in _KEPT:
-        _remember(before, settings, train, train(before))
-    return _KEPT[train.__name__, before.key]
-
-
-def _plain_state(job: Job) -> State:
-    task = load_task(job)
+def _trained(job: Job, method: str) -> Trained:
+    """Train `preprocess` or `smle` from what the property before left, trained here and now if need be."""
+    task, before = load_task(job), _before(job)
     settings = settings_for(job, task)
-    start = _handed_on(job, settings, _plain_state)
-    network, _ = _trained(task, settings, enforced_targets(task), seed_of(job), start)
-    assert isinstance(network, nn.Sequential)
-    return network[0].state_dict()
+    start = None if before is None else handed_on(_kept(before, method))
+    if method == "preprocess":
+        return train_plainly(task, settings, None, seed_of(job), start)
+    return train_papers(task, settings, seed_of(job), start)[0]
 
 
-def _safe_state(job: Job) -> State:
-    return _bounded(trained(job, start=_handed_on(job, settings_for(job, load_task(job)), _safe_state))[0])
+_kept = lru_cache(maxsize=24)(_trained)
+"""The same, and the last networks of this process are kept for the next."""
 
 
-def _bounded(network: PaperNetwork) -> State:
-    """Return the weights of backbone and bounds; heads start anew under each property."""
-    return {name: value for name, value in network.state_dict().items() if name.startswith(("backbone.", "box."))}
-
-
-def _remember(job: Job, settings: Settings, train: Callable[[Job], State], state: State) -> None:
-    if settings.choices is not None and settings.choices.first_phase == "handed on":
-        _KEPT[train.__name__, job.key] = {name: value.detach().clone() for name, value in state.items()}
-        while len(_KEPT) > _MOST_KEPT:
-            del _KEPT[next(iter(_KEPT))]
+def handed_on(trained: Trained) -> State:
+    """Return the weights of a plain network's backbone, or of backbone and bounds; heads start anew."""
+    if isinstance(trained.module, nn.Sequential):
+        return trained.module[0].state_dict()
+    assert trained.module is not None
+    weights = trained.module.state_dict()
+    return {name: value for name, value in weights.items() if name.startswith(("backbone.", "box."))}
 
 
 def _timings(task: Task, timed: dict[str, Callable[[Tensor], Any]]) -> dict[str, dict[str, float]]:
@@ -397,7 +318,15 @@ def _timings(task: Task, timed: dict[str, Callable[[Tensor], Any]]) -> dict[str,
     }
 
 
-def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, float], kind: str) -> dict[str, Any]:
+def _row(
+    job: Job, task: Task, name: str, method: Trained | None, timing: dict[str, float], kind: str
+) -> dict[str, Any]:
+    """Return a result; without a method it is that of the nearest allowed answers."""
+
+    def predicted(X: Array, truth: Array) -> Array:
+        return _allowed(task, X, truth) if method is None else method.outputs(X).astype(np.float64)
+
+    outputs = predicted(task.X_test, task.y_test)
     row: dict[str, Any] = {
         "benchmark": job.benchmark,
         "task": job.task,
@@ -408,13 +337,12 @@ def _row(job: Job, task: Task, name: str, method: _Method, timing: dict[str, flo
         "standin": task.standin,
         "method": name,
         "metric": task.metric,
-        "score": task.score(method.outputs, kind=kind),
-        "score_pooled": task.score(method.outputs, kind="pooled"),
-        "score_averaged": task.score(method.outputs),
-        "violations": float(task.broken(task.X_test, method.outputs).mean()),
-        "exact_violations": violation_rate(task.specification, task.X_test, method.outputs),
+        "score": task.score(outputs, kind=kind),
+        "score_pooled": task.score(outputs, kind="pooled"),
+        "score_averaged": task.score(outputs),
+        "violations": float(task.broken(task.X_test, outputs).mean()),
+        "exact_violations": violation_rate(task.specification, task.X_test, outputs),
     }
     for which, (X, truth) in task.further.items():
-        predicted = _allowed(task, X, truth) if method.predict is None else method.predict(X)
-        row[f"score_{which}"] = task.score(predicted, truth, kind=kind)
-    return row | method.facts | timing
+        row[f"score_{which}"] = task.score(predicted(X, truth), truth, kind=kind)
+    return row | (method.facts if method else {}) | timing

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +18,29 @@ from smle.training import Adversarial as Attacks
 from smle.training.loop import train
 from smle.training.options import History, TrainingOptions
 from studies.experiments.paper_network import Adversarial, AllPoints, PaperChoices, PaperNetwork
-from studies.experiments.tasks import Array, Task
+from studies.experiments.tasks import Task
+from studies.harness import Array, seeded
 from tests.support.formulations import label_search, scaled_projection
+
+
+def relu_layers(*widths: int) -> list[nn.Module]:
+    """Return linear layers from width to width, each with ReLU behind it."""
+    pairs = itertools.pairwise(widths)
+    return [layer for inner, outer in pairs for layer in (nn.Linear(inner, outer), nn.ReLU())]
+
+
+def adam_step(network: nn.Module, X: Tensor, y: Tensor, *, rate: float = 1e-3) -> Callable[[], None]:
+    """Return a gradient step of Adam on the mean squared error."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=rate)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = nn.functional.mse_loss(network(X), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
 
 State = Mapping[str, Tensor]
 """Weights of a module by name."""
@@ -139,9 +162,8 @@ def train_plain(
 
     `start`: the backbone's weights, if it was trained before.
     """
-    shift, size = _units(task, settings, targets)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    shift, size = units_of(task, settings, targets)
+    with seeded(seed):
         # In the order of a safe network: both start from the same backbone, and their scores can be compared in pairs.
         backbone = settings.backbone.build(task.X)
         last = nn.Linear(settings.backbone.embedding, targets.shape[1])
@@ -151,11 +173,8 @@ def train_plain(
             nn.init.zeros_(last.bias)
     if start is not None:
         backbone.load_state_dict(start)
-    (X, y), held = _split(task.X, (targets - shift) / size, settings.options.validation_fraction)
-    history = train(
-        network, X.float(), y.float(), loss=_loss(task), options=settings.options, seed=seed, title="plain",
-        validation=(held[0].float(), held[1].float()),
-    )  # fmt: skip
+    units = (targets - shift) / size
+    history = fitted(network, task.X, units, settings.options, loss=_loss(task), seed=seed, title="plain")
     with torch.no_grad():
         last.weight.mul_(size)
         last.bias.mul_(size).add_(torch.tensor(shift, dtype=torch.float32))
@@ -169,22 +188,31 @@ def train_safe(
 
     `start`: the weights of backbone and bounds, if they were trained before.
     """
-    (X, y), held = _split(task.X, targets, settings.options.validation_fraction)
     network = safe_network(task, settings, seed=seed)
     if start is not None:
         network.load_state_dict({**network.state_dict(), **start})
-    history = train(
-        network, X, y.float(), loss=_loss(task), options=settings.options, seed=seed, title="safe",
-        enforcement=enforcement, validation=(held[0], held[1].float()),
+    history = fitted(
+        network, task.X, targets, settings.options, dtype=None, loss=_loss(task), seed=seed, title="safe",
+        enforcement=enforcement,
     )  # fmt: skip
     return network, history
+
+
+def fitted(
+    network: nn.Module, X: Array, y: Array, options: TrainingOptions, *, dtype: torch.dtype | None = torch.float32,
+    **asked: Any,
+) -> History:  # fmt: skip
+    """Train on all rows but the last ones, held out as in Keras; with `dtype` None inputs stay as they are."""
+    count = len(X) - int(len(X) * options.validation_fraction)
+    inputs, wanted = torch.tensor(X, dtype=dtype), torch.tensor(y, dtype=torch.float32)
+    held = inputs[count:], wanted[count:]
+    return train(network, inputs[:count], wanted[:count], options=options, validation=held, **asked)
 
 
 def safe_network(task: Task, settings: Settings, *, seed: int) -> PaperNetwork:
     """Return the paper's network for a task as it is before training."""
     assert settings.choices is not None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return PaperNetwork(
             settings.backbone.build(task.X),
             task.specification,
@@ -194,7 +222,7 @@ def safe_network(task: Task, settings: Settings, *, seed: int) -> PaperNetwork:
         )
 
 
-def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float]:
+def units_of(task: Task, settings: Settings, targets: Array) -> tuple[Array, float]:
     """Return shift (m,) and scale of the outputs; one scale, since the score weighs all squared errors alike."""
     m = targets.shape[1]
     if task.has_labels or not settings.scaled:
@@ -205,10 +233,3 @@ def _units(task: Task, settings: Settings, targets: Array) -> tuple[Array, float
 def _loss(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
     """Return cross-entropy, or the mean squared error."""
     return nn.functional.binary_cross_entropy_with_logits if task.has_labels else nn.functional.mse_loss
-
-
-def _split(X: Array, y: Array, share: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the rows to train on, and the last ones, which are held out as in Keras."""
-    count = len(X) - int(len(X) * share)
-    rows, wanted = torch.tensor(X), torch.tensor(y)
-    return (rows[:count], wanted[:count]), (rows[count:], wanted[count:])

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from studies.experiments import figures, tables
 from studies.experiments.store import Outcome
-from studies.experiments.tables import (
-    METHODS,
-    SCORES,
-    Row,
-    behind,
-    groups_of,
-    paired,
-    quartiles,
-    seed_medians,
-    slowdowns,
-    values,
-)
+from studies.experiments.tables import METHODS, SCORES, Row, groups_of, values
 from studies.harness import Table
 
 _TITLES = {
@@ -61,19 +49,15 @@ def write_page(
 ) -> dict[str, Any]:
     """Write `<benchmark>.md` and its figures to a folder; return a summary as plain data.
 
-    Args:
-        folder: Where to.
-        benchmark: Which one.
-        outcomes: All results of this benchmark, any presets, studies and seeds.
-        studies: The ablation's studies by factor and variant.
-        runs: Wall-clock times of the runs that filled the folder.
-        notes: What readers should know about the results.
+    `outcomes` are all results of the benchmark, under any presets, studies and seeds; `studies` are those of the
+    ablation by factor and variant; `runs` have the wall-clock times; `notes` say what readers should know.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = [row for outcome in outcomes for row in outcome.rows]
     standin = any(row.get("standin") or outcome.job.get("quick") for outcome in outcomes for row in outcome.rows)
     label = f" ({_STANDIN})" if any(row.get("standin") for row in rows) else " (quick run)" if standin else ""
-    notes = [*notes, *_scoreless(rows)]
+    lost = [f"{row['method']} on {row['task']} (seed {row['seed']})" for row in rows if row["score"] is None]
+    notes = [*notes, *([f"WITHOUT A FINITE SCORE, and left out of medians: {', '.join(lost)}."] if lost else [])]
     summary: dict[str, Any] = {"benchmark": benchmark, "jobs": len(outcomes), "standin": standin, "presets": {}}
     summary["notes"] = notes
     parts = [f"# {_TITLES[benchmark]}{label}", _origin(outcomes), *notes, _legend(benchmark, standin=bool(label))]
@@ -86,10 +70,10 @@ def write_page(
             parts += _preset_parts(folder, own, benchmark, preset, label)
             failed = sum(o.failed and o.job["preset"] == preset and o.job["study"] == "main" for o in outcomes)
             found = [] if standin else checks(own, benchmark, preset, failed=failed)
-            lines = tuple((check.statement, check.found, "met" if check.met else "NOT MET") for check in found)
+            lines = tuple((statement, said, "met" if met else "NOT MET") for statement, said, met in found)
             if found:
                 parts.append(Table(f"What is asked of preset `{preset}`", ("asked", "found", ""), lines).markdown(3))
-            summary["presets"][preset] = _summary(own, benchmark) | {"checks": [vars(check) for check in found]}
+            summary["presets"][preset] = _summary(own, benchmark) | {"checks": [check._asdict() for check in found]}
         varied = [row for row in rows if row["preset"] == preset]
         table = tables.ablation(varied, benchmark, studies)
         if table is not None:
@@ -100,8 +84,8 @@ def write_page(
             ]
     broken = [(outcome.key, outcome.error) for outcome in outcomes if outcome.failed]
     summary["failed"] = [key for key, _ in broken]
-    lost = tables.failures(broken)
-    parts.append(lost.markdown() if lost else f"No job failed: all {len(outcomes)} ended with a result.")
+    failures = tables.failures(broken)
+    parts.append(failures.markdown() if failures else f"No job failed: all {len(outcomes)} ended with a result.")
     parts += ["## How this was made", *_how(benchmark, outcomes, runs)]
     (folder / f"{benchmark}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return summary
@@ -143,32 +127,18 @@ def _legend(benchmark: str, *, standin: bool) -> str:
 
 
 def _origin(outcomes: Sequence[Outcome]) -> str:
-    commits = Counter(str(outcome.origin.get("commit") or "unknown") for outcome in outcomes)
-    machines = sorted({_machine(outcome.origin) for outcome in outcomes})
-    versions = sorted(
-        {
-            ", ".join(f"{name} {number}" for name, number in outcome.origin.get("packages", {}).items())
-            for outcome in outcomes
-        }
-    )
-    days = sorted(str(outcome.origin.get("when", ""))[:10] for outcome in outcomes)
+    origins = [outcome.origin for outcome in outcomes]
+    commits = Counter(str(origin.get("commit") or "unknown") for origin in origins).most_common()
+    machines = sorted({
+        f"{origin.get('processor')} ({origin.get('cores')} cores), {origin.get('machine')}, "
+        f"Python {origin.get('python')}, smle {origin.get('smle')}" for origin in origins
+    })  # fmt: skip
+    packages = (origin.get("packages", {}).items() for origin in origins)
+    versions = sorted({", ".join(f"{name} {number}" for name, number in own) for own in packages})
+    days = sorted(str(origin.get("when", ""))[:10] for origin in origins)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
-    listed = (
-        ", ".join(f"{name} ({count} jobs)" for name, count in commits.most_common())
-        if len(commits) > 1
-        else next(iter(commits))
-    )
+    listed = ", ".join(f"{name} ({count} jobs)" for name, count in commits) if len(commits) > 1 else commits[0][0]
     return f"Computed {when}; commit {listed}; {'; '.join(machines)}; {'; '.join(versions)}."
-
-
-def _machine(origin: Mapping[str, Any]) -> str:
-    where = f"{origin.get('processor')} ({origin.get('cores')} cores), {origin.get('machine')}"
-    return f"{where}, Python {origin.get('python')}, smle {origin.get('smle')}"
-
-
-def _scoreless(rows: Sequence[Row]) -> list[str]:
-    lost = [f"{row['method']} on {row['task']} (seed {row['seed']})" for row in rows if row["score"] is None]
-    return [f"WITHOUT A FINITE SCORE, and left out of medians: {', '.join(lost)}."] if lost else []
 
 
 def _how(benchmark: str, outcomes: Sequence[Outcome], runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -194,12 +164,15 @@ def _how(benchmark: str, outcomes: Sequence[Outcome], runs: Sequence[Mapping[str
 
 def _summary(rows: Sequence[Row], benchmark: str) -> dict[str, Any]:
     models = [row for row in rows if row["method"] == "smle"]
-    medians: dict[str, dict[str, float]] = {}
-    for group in groups_of(rows, benchmark):
-        boxes = {method: quartiles(values(rows, "score", method=method, group=group)) for method in METHODS}
-        medians[group] = {method: box.median for method, box in boxes.items() if box is not None}
+    scores = {
+        group: {method: values(own, "score", method=method) for method in METHODS}
+        for group, own in tables.by_group(rows, benchmark)
+    }
     return {
-        "median_score": medians,
+        "median_score": {
+            group: {method: float(np.median(found)) for method, found in own.items() if found}
+            for group, own in scores.items()
+        },
         "models": len(models),
         "certified": sum(bool(row.get("certified")) for row in models),
         "seeds": sorted({row["seed"] for row in rows}),
@@ -220,8 +193,7 @@ _AGAINST_PAPER: dict[str, tuple[tuple[str, float, str], ...]] = {
 """What our default's median score is compared with, how far it may be below that, and how that is said."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A statement about a run, what was found, and whether it is met."""
 
     statement: str
@@ -268,15 +240,15 @@ def _per_group(statement: str, differences: dict[str, float], slack: float) -> C
 
 
 def _median(rows: Sequence[Row], method: str, group: str) -> float:
-    box = quartiles(values(rows, "score", method=method, group=group))
-    return float("nan") if box is None else box.median
+    found = values(rows, "score", method=method, group=group)
+    return float(np.median(found)) if found else float("nan")
 
 
 def _within_quartiles(rows: Sequence[Row], groups: Sequence[str], benchmark: str) -> Check:
     """Compare as the paper counts, which has one run per task: the median over tasks, for each seed."""
     paper, apart = SCORES[benchmark]["smle"], {}
     for group in (group for group in groups if group in paper):
-        medians = seed_medians(rows, method="smle", group=group)
+        medians = tables.seed_medians(rows, method="smle", group=group)
         apart[group] = (float(np.mean(medians)) if medians else float("nan")) - paper[group].q1
     seeds = len({row["seed"] for row in rows})
     statement = f"mean over {seeds} seed(s) of the median score at or above the first quartile of the paper's `smle`"
@@ -285,14 +257,14 @@ def _within_quartiles(rows: Sequence[Row], groups: Sequence[str], benchmark: str
 
 def _worst(rows: Sequence[Row], method: str, limit: float, words: str) -> Check:
     """Check that no run is more than `limit` below another method in the same run."""
-    runs = paired(rows)
-    gap, task = max((behind(run, "smle", method), task) for (task, _), run in runs.items())
+    runs = tables.paired(rows)
+    gap, task = max((tables.behind(run, "smle", method), task) for (task, _), run in runs.items())
     found = f"{gap:.6f} ({task}) in {len(runs)} runs"
     return Check(f"no run more than {limit} below {words}", found, gap <= limit)
 
 
 def _fast(rows: Sequence[Row], groups: Sequence[str]) -> Check:
-    found = [x for group in groups for x in slowdowns(rows, "seconds_per_example", method="smle", group=group)]
+    found = [x for group in groups for x in tables.slowdowns(rows, "seconds_per_example", method="smle", group=group)]
     median = float(np.median(found)) if found else float("nan")
     statement = f"inference one example at a time at most {_SLOWDOWN} times that of `preprocess`, in the median"
     return Check(statement, f"{median:.2f}", median <= _SLOWDOWN)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 from smle.errors import DataError
@@ -42,21 +43,7 @@ def reproduce(
     Calling it again with the same folder goes on where the last run stopped; other presets, seeds and studies are
     added to the same pages.
 
-    Args:
-        benchmarks: Which of "synthetic", "forecasting", "classification".
-        output: Folder for results, figures and pages.
-        presets: Which of "paper" (the text), "published" (its code) and "best" (this package's default).
-        data_dir: Folder of the data; None: SMLE_DATA, the cache, or a download.
-        seeds: How many; seeds are 0, 1, ...
-        study: "main" (Q1 and Q2), "ablation" (Q3) or "all".
-        jobs: Jobs at a time; -1: one per core.
-        backend: "loky", "ray" or "dask".
-        address: Address of a cluster.
-        quick: A few tasks on generated stand-ins, few epochs; needs no data.
-        task: One task by its name, for example "n2-medium-P3"; None: all.
-        retry_failed: Run jobs again that failed before.
-        report_only: Run nothing, write the pages.
-        taken_from: A folder with the CSV files of an earlier run, whose jobs count as finished here.
+    Arguments are the options of `python -m studies reproduce`, but for `taken_from` (`--from`); seeds are 0, 1, ...
 
     Returns:
         The folder; `summary.json` in it has the medians, counts and checks.
@@ -76,15 +63,9 @@ def reproduce(
         if not quick:
             data.prepare(sorted({job.benchmark for job in wanted}), place)
         run_jobs(
-            wanted,
-            methods.solve,
-            folder=folder,
-            n_jobs=jobs,
-            backend=backend,
-            address=address,
-            together=methods.chain,
-            retry_failed=retry_failed,
-        )
+            wanted, methods.solve, folder=folder, n_jobs=jobs, backend=backend, address=address,
+            together=methods.chain, retry_failed=retry_failed,
+        )  # fmt: skip
     write_pages(folder, quick=quick, benchmarks=benchmarks)
     return folder
 
@@ -112,11 +93,11 @@ def make_jobs(
         studies = ["main"] if study != "ablation" else []
         if study != "main" and preset != "best":  # the ablation is about the paper's network
             studies += dict.fromkeys(ABLATIONS.get(benchmark, {}).values())
-        for name in studies:
-            made = methods.jobs(
-                benchmark, preset=preset, seeds=range(seeds), study=name, quick=quick, data_dir=data_dir
-            )
-            found += [job for job in made if task in (None, job.task)]
+        keys = [key for key in methods.task_keys(benchmark, quick=quick) if task in (None, key)]
+        found += [
+            methods.Job(benchmark, key, preset, name, seed, quick, data_dir)
+            for name, seed, key in product(studies, range(seeds), keys)
+        ]
     if not found and task is not None:
         names = [key for benchmark in benchmarks for key in methods.task_keys(benchmark, quick=quick)]
         near = get_close_matches(task, names, n=3, cutoff=0.3) or names[:3]
@@ -129,49 +110,42 @@ def make_jobs(
     return found
 
 
-def write_pages(
-    folder: str | Path, *, quick: bool = False, benchmarks: Sequence[str] = BENCHMARKS
-) -> dict[str, object]:
-    """Write the pages of all stored results, quick ones or full ones, and `summary.json`; return the summary.
+def write_pages(folder: Path, *, quick: bool, benchmarks: Sequence[str]) -> None:
+    """Write the pages of all stored results, quick ones or full ones, and `summary.json`.
 
     Raises:
         DataError: If there are none.
     """
-    target, results = Path(folder), read_results(folder)
+    results, store = read_results(folder), Store(folder)
     if not results.outcomes:
-        raise DataError(f"There are no results in '{target}'. Run the experiments first, without --report-only.")
+        raise DataError(f"There are no results in '{folder}'. Run the experiments first, without --report-only.")
     summary: dict[str, object] = {}
     for benchmark in benchmarks:
-        outcomes = [
-            outcome
-            for outcome in results.outcomes
-            if outcome.job["benchmark"] == benchmark and bool(outcome.job["quick"]) == quick
-        ]
+        own = (outcome for outcome in results.outcomes if outcome.job["benchmark"] == benchmark)
+        outcomes = [outcome for outcome in own if bool(outcome.job["quick"]) == quick]
         if outcomes:
-            Store(target).pack(benchmark, outcomes)
+            store.pack(benchmark, outcomes)
             shown, notes = _whole(outcomes, benchmark, quick)
-            summary[benchmark] = write_page(
-                target, benchmark, shown, studies=ABLATIONS.get(benchmark, {}), runs=Store(target).runs(), notes=notes
-            )
-    (target / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return summary
+            studies = ABLATIONS.get(benchmark, {})
+            summary[benchmark] = write_page(folder, benchmark, shown, studies=studies, runs=store.runs(), notes=notes)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _whole(outcomes: Sequence[Outcome], benchmark: str, quick: bool) -> tuple[list[Outcome], list[str]]:
-    """Return what a page shows, and what it says about the rest: medians over some of the tasks are not those of all.
+    """Return what a page shows, and notes about the rest: medians over some tasks are not those over all.
 
     A seed that is not complete is left out where another one of the same preset and study is.
     """
-    counts = Counter((outcome.job["preset"], outcome.job["study"], outcome.job["seed"]) for outcome in outcomes)
-    full = {key: len(methods.task_keys(benchmark, quick=quick)) for key in counts}
-    complete = {key[:2] for key, count in counts.items() if count == full[key]}
+    kind = itemgetter("preset", "study", "seed")
+    counts = Counter(kind(outcome.job) for outcome in outcomes)
+    full = len(methods.task_keys(benchmark, quick=quick))
+    complete = {key[:2] for key, count in counts.items() if count == full}
     notes, left = [], set()
-    for key in sorted(key for key, count in counts.items() if count < full[key]):
-        preset, study, seed = key
-        text = f"{counts[key]} of {full[key]} jobs of preset {preset}, {study}, seed {seed} have ended."
+    for key in sorted(key for key, count in counts.items() if count < full):
+        text = f"{counts[key]} of {full} jobs of preset {key[0]}, {key[1]}, seed {key[2]} have ended."
         if key[:2] in complete:
             left.add(key)
             notes.append(f"LEFT OUT: {text} They are in `{benchmark}.csv`.")
         else:
             notes.append(f"NOT COMPLETE: {text} Numbers below are of these only.")
-    return [o for o in outcomes if (o.job["preset"], o.job["study"], o.job["seed"]) not in left], notes
+    return [outcome for outcome in outcomes if kind(outcome.job) not in left], notes

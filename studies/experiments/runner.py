@@ -67,7 +67,7 @@ def run_jobs(
     jobs: Sequence[Unit],
     solve: Solve,
     *,
-    folder: str | Path,
+    folder: str | Path | None,
     n_jobs: int = 1,
     backend: str = "loky",
     address: str | None = None,
@@ -82,7 +82,7 @@ def run_jobs(
     Args:
         jobs: What to solve.
         solve: A top-level function from a job to its rows; cluster workers import it.
-        folder: Results go to `folder/jobs/<key>.json`.
+        folder: Results go to `folder/jobs/<key>.json`; None: nothing is kept.
         n_jobs: Jobs at a time; -1: one per core. A cluster with an address decides by itself.
         backend: "loky" (local processes), "ray" or "dask".
         address: The cluster's address; None: a local cluster.
@@ -95,7 +95,13 @@ def run_jobs(
         MissingDependencyError: If the back-end is not installed.
         TrainingError: If a local worker process died.
     """
-    wanted = _by_key(jobs)
+    if folder is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            return run_jobs(jobs, solve, folder=temporary, n_jobs=n_jobs)
+    wanted = {job.key: job for job in jobs}
+    for key, count in Counter(job.key for job in jobs).items():
+        if count > 1:
+            raise ValueError(f"Two jobs have the key '{key}': expected different ones.")
     store, here = Store(folder), commit()
     done = {
         key: outcome
@@ -106,15 +112,16 @@ def run_jobs(
     for note in notes:
         _log.warning(note)
     todo = [job for key, job in wanted.items() if key not in done]
-    reused, start, finished = len(done), time.perf_counter(), 0
-    work = Work(solve, here)
+    work, reused, finished, start = Work(solve, here), len(done), 0, time.perf_counter()
     if todo:
         # A single worker shares its memory anyway: there each result is kept at once.
         alone = backend == "loky" and n_jobs == 1
-        lots = _lots(todo, None if alone else together)
-        results = spread(work, lots, backend=backend, n_jobs=n_jobs, address=address)
+        results = spread(
+            work, _lots(todo, None if alone else together), backend=backend, n_jobs=n_jobs, address=address
+        )
+        last = start
+        _log.info("%d of %d jobs to do.", len(todo), len(wanted))
         try:
-            told = _Told(len(wanted), reused)
             with closing(results):
                 for lot, result in results:
                     ended = [work.lost(job, result) for job in lot] if isinstance(result, BaseException) else result
@@ -122,7 +129,7 @@ def run_jobs(
                         store.write(outcome)
                         done[outcome.key] = outcome
                         finished += 1
-                        told.step(outcome)
+                        last = _told(outcome, finished, len(todo), start, last)
         finally:
             wall = time.perf_counter() - start
             store.note_run(
@@ -133,13 +140,12 @@ def run_jobs(
 
 
 def solve_all(jobs: Sequence[Unit], solve: Solve, folder: str | Path | None = None, *, n_jobs: int = 1) -> Results:
-    """Solve jobs of which none may fail; without a folder nothing is kept.
+    """Solve jobs of which none may fail.
 
     Raises:
         TrainingError: If a job failed.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        results = run_jobs(jobs, solve, folder=folder or temporary, n_jobs=n_jobs, retry_failed=True)
+    results = run_jobs(jobs, solve, folder=folder, n_jobs=n_jobs, retry_failed=True)
     if results.failures:
         first = results.failures[0]
         raise TrainingError(
@@ -152,60 +158,47 @@ def solve_all(jobs: Sequence[Unit], solve: Solve, folder: str | Path | None = No
 def read_results(folder: str | Path) -> Results:
     """Return what is stored in a run's folder, without running anything."""
     stored = Store(folder).read()
-    outcomes = tuple(stored[key] for key in sorted(stored))
-    return Results(outcomes, len(outcomes))
+    return Results(tuple(stored[key] for key in sorted(stored)), len(stored))
 
 
 @dataclass(frozen=True)
 class Work:
-    """Solves jobs in whatever process it is called: the rows and seconds of each, or its error."""
+    """Solves jobs in the process that calls it; keeps rows and seconds of each, or its error."""
 
     solve: Solve
     commit: str
 
     def __call__(self, lot: Sequence[Unit]) -> list[Outcome]:
-        """Return the outcomes, one job after the other."""
+        """Return the outcomes, one job after the other; exceptions become part of them."""
         return [self.one(job) for job in lot]
 
     def one(self, job: Unit) -> Outcome:
-        """Return the outcome; exceptions become part of it."""
+        """Return the outcome of a job."""
         start, cpu = time.perf_counter(), time.process_time()
-        outcome = Outcome(job.key, _description(job), (), 0.0, origin={"commit": self.commit, **origin()})
         try:
             with one_thread():
-                outcome = replace(outcome, rows=tuple(self.solve(job)))
+                outcome = self.outcome(job, rows=tuple(self.solve(job)))
         except Exception as error:  # noqa: BLE001 - a failed job is a result: recorded, shown, never dropped
-            outcome = replace(outcome, error=_line(error), traceback=traceback.format_exc())
+            outcome = self.lost(job, error)
         return replace(outcome, seconds=time.perf_counter() - start, cpu=time.process_time() - cpu)
 
     def lost(self, job: Unit, error: BaseException) -> Outcome:
-        """Return the outcome of a job that a cluster could not bring to an end."""
-        text = "".join(traceback.format_exception(error))
-        where = {"commit": self.commit, **origin()}
-        return Outcome(job.key, _description(job), (), 0.0, error=_line(error), traceback=text, origin=where)
+        """Return the outcome of a job that did not come to an end."""
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return self.outcome(job, error=text, traceback="".join(traceback.format_exception(error)))
 
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    def outcome(self, job: Unit, **found: Any) -> Outcome:
+        """Return an outcome with its job and its origin."""
+        what: dict[str, Any] = {"rows": (), "seconds": 0.0, "origin": {"commit": self.commit, **origin()}} | found
+        return Outcome(job.key, _description(job), **what)
 
 
 def _lots(jobs: Sequence[Unit], together: Callable[[Any], Hashable] | None) -> list[list[Unit]]:
     """Return the jobs in lots for one worker each, in their order."""
-    if together is None:
-        return [[job] for job in jobs]
     lots: dict[Hashable, list[Unit]] = {}
     for job in jobs:
-        lots.setdefault(together(job), []).append(job)
+        lots.setdefault(together(job) if together else job.key, []).append(job)
     return list(lots.values())
-
-
-def _by_key(jobs: Sequence[Unit]) -> dict[str, Unit]:
-    found: dict[str, Unit] = {}
-    for job in jobs:
-        if job.key in found:
-            raise ValueError(f"Two jobs have the key '{job.key}': expected different ones.")
-        found[job.key] = job
-    return found
 
 
 def _description(job: Any) -> dict[str, Any]:
@@ -220,7 +213,7 @@ def _description(job: Any) -> dict[str, Any]:
 
 
 def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
-    """Say if stored results come from another commit or version than this run."""
+    """Say whether stored results come from another commit or version than this run."""
     notes = []
     for label, field, current in (("commit", "commit", here), ("version of smle", "smle", smle.__version__)):
         now = current or "unknown"
@@ -231,21 +224,14 @@ def _mixture(outcomes: Sequence[Outcome], here: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class _Told:
-    """Writes to the log how many jobs are done and how long the rest may take, now and then."""
-
-    def __init__(self, total: int, done: int) -> None:
-        self._total, self._before, self._done, self._failed = total, done, done, 0
-        self._start = self._last = time.perf_counter()
-        _log.info("%d of %d jobs to do.", total - done, total)
-
-    def step(self, outcome: Outcome) -> None:
-        """Count one job."""
-        self._done, self._failed, now = self._done + 1, self._failed + outcome.failed, time.perf_counter()
-        if outcome.failed:
-            _log.warning("Job %s failed: %s", outcome.key, outcome.error)
-        if now - self._last >= _QUIET or self._done == self._total:
-            self._last = now
-            left = (now - self._start) / (self._done - self._before) * (self._total - self._done) / 60
-            state = f"{self._done} of {self._total} jobs done, {self._failed} failed"
-            _log.info("%s; last %s in %.1f s; about %.0f min left.", state, outcome.key, outcome.seconds, left)
+def _told(outcome: Outcome, done: int, total: int, start: float, last: float) -> float:
+    """Log a job that failed, and now and then how long the rest may take; return when that was logged last."""
+    if outcome.failed:
+        _log.warning("Job %s failed: %s", outcome.key, outcome.error)
+    now = time.perf_counter()
+    if now - last < _QUIET and done < total:
+        return last
+    left = (now - start) / done * (total - done) / 60
+    text = "%d of %d jobs done; last %s in %.1f s; about %.0f min left."
+    _log.info(text, done, total, outcome.key, outcome.seconds, left)
+    return now

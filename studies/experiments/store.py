@@ -1,10 +1,11 @@
 """Results on disk: one JSON file per job, written whole or not at all, so that a killed run can go on.
 
-The rows of many jobs also fit into one CSV file, to be kept for good and taken up by another run (`pack`, `take`).
+The rows of many jobs also fit into one CSV file, to be kept for good and taken over by another run (`pack`, `take`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -33,7 +34,7 @@ _TEXT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one job: rows, or the error it ended with; when, where and with which versions.
+    """The outcome of one job: rows, or the error it ended with; when, where and with which versions.
 
     `seconds` by the clock, `cpu` of processor time (0: not measured).
     """
@@ -64,16 +65,14 @@ class Store:
         self.folder = Path(folder)
         self._jobs = self.folder / "jobs"
 
-    def write(self, outcome: Outcome) -> Path:
+    def write(self, outcome: Outcome) -> None:
         """Write one outcome atomically: a reader sees the whole file or none, also after a power cut."""
-        target = self._jobs / f"{outcome.key}.json"
         document = {"format": FORMAT, **_plain(asdict(outcome))}
-        with replacing(target) as (fresh,):
+        with replacing(self._jobs / f"{outcome.key}.json") as (fresh,):
             fresh.write_text(json.dumps(document, indent=1, allow_nan=False), encoding="utf-8")
-        return target
 
     def read(self) -> dict[str, Outcome]:
-        """Return all stored outcomes by key; a file that cannot be read is told about and counts as missing."""
+        """Return all stored outcomes by key; a file that cannot be read is logged and counts as missing."""
         found = {}
         for path in sorted(self._jobs.glob("*.json")):
             try:
@@ -107,8 +106,8 @@ class Store:
                 writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()})
         place.write_text(json.dumps(origins, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
-    def take(self, folder: str | Path, names: Sequence[str]) -> int:
-        """Take up the jobs that another folder's CSV files of these names hold and this one lacks; return how many.
+    def take(self, folder: str | Path, names: Sequence[str]) -> None:
+        """Take over the jobs in another folder's CSV files of these names that this one lacks.
 
         Raises:
             OSError: If the folder has no `origins.json`.
@@ -126,7 +125,6 @@ class Store:
             job, seconds, cpu, short = (found[key][0][name] for name in _ABOUT)
             rows = tuple({name: value for name, value in row.items() if name not in _ABOUT} for row in found[key])
             self.write(Outcome(key, json.loads(job), rows, seconds, cpu=cpu, origin=origins.get(short, {})))
-        return len(found.keys() - here.keys())
 
     def note_run(self, entry: Mapping[str, Any]) -> None:
         """Append one line about a run (wall-clock seconds, workers, jobs done) to `runs.jsonl`."""
@@ -136,13 +134,10 @@ class Store:
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the lines of `runs.jsonl`; a line cut off by a kill is left out."""
-        path = self.folder / "runs.jsonl"
-        entries = []
+        path, entries = self.folder / "runs.jsonl", []
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-            try:
+            with contextlib.suppress(ValueError):
                 entries.append(json.loads(line))
-            except ValueError:
-                continue
         return entries
 
 
@@ -156,8 +151,8 @@ def _value(name: str, text: str) -> Any:
 
 
 def origin() -> dict[str, Any]:
-    """Describe where and with what this process computes."""
-    return {"smle": smle.__version__, "hostname": socket.gethostname(), **asdict(environment())}
+    """Describe the machine and the versions of this process."""
+    return {"smle": smle.__version__, "hostname": socket.gethostname(), **environment()}
 
 
 def commit() -> str:
@@ -170,21 +165,16 @@ def commit() -> str:
 
 def _git(*arguments: str, folder: Path) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - fixed arguments
+        return subprocess.check_output(  # noqa: S603 - fixed arguments
             ("git", *arguments),  # noqa: S607 - the user's git
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+            cwd=folder, stderr=subprocess.DEVNULL, text=True, timeout=10,
+        ).strip()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can say: NumPy scalars as numbers, numbers that are not finite as null."""
+    """Return plain data for JSON: NumPy scalars as numbers, numbers that are not finite as null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

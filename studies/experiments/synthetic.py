@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from smle.errors import SmleError
 from smle.nearest.oracle import nearest_outputs
 from smle.rules import Specification, linear_rule
-from studies.experiments.tasks import TOLERANCE, Array, Flags, Task
+from studies.experiments.tasks import TOLERANCE, Task
+from studies.harness import Array
 
 POWERS = {"easy": (1, 2), "medium": (3, 4), "hard": (1, 2, 3, 4)}
 
@@ -73,7 +73,7 @@ class SyntheticProperty:
         rule = linear_rule(self.Q, self.q, self.R, self.r, inputs=names, outputs=outputs, name=self.name)
         return Specification.build(inputs=dict.fromkeys(names, (-2, 2)), outputs=outputs, rules=[rule])
 
-    def broken(self, X: Array, outputs: Array) -> Flags:
+    def broken(self, X: Array, outputs: Array) -> Array:
         """Return which rows break the property by more than the paper's tolerance."""
         inside = (self.q >= X @ self.Q.T).all(axis=1)
         return np.asarray(inside & (outputs @ self.R.T - self.r > TOLERANCE).any(axis=1))
@@ -107,22 +107,23 @@ def synthetic_data(n: int, powers: tuple[int, ...]) -> SyntheticData:
     mean, deviation = raw.mean(axis=0), raw.std(axis=0)
     y, y_test = (raw - mean) / deviation, (raw_test - mean) / deviation
 
-    def parts(x: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def parts(x: Array) -> tuple[Array, Array, Array]:
+        """Return which rows are in distribution, in the interpolation and in the extrapolation set."""
         size = np.abs(x)
-        return (size < 0.1 ** (1 / n)).all(axis=1), (size > 0.9 ** (1 / n)).any(axis=1)
+        inner, outer = (size < 0.1 ** (1 / n)).all(axis=1), (size > 0.9 ** (1 / n)).any(axis=1)
+        return ~(inner | outer), inner, outer
 
-    (inner, outer), (inner_test, outer_test) = parts(X), parts(X_test)
-    keep, keep_test = ~(inner | outer), ~(inner_test | outer_test)
+    (keep, *apart), tested = parts(X), parts(X_test)
     everything, truth = np.concatenate([X, X_test]), np.concatenate([y, y_test])
-    inner_all, outer_all = np.concatenate([inner, inner_test]), np.concatenate([outer, outer_test])
+    inner, outer = (np.concatenate(pair) for pair in zip(apart, tested[1:], strict=True))
     return SyntheticData(
         X[keep],
         y[keep],
-        X_test[keep_test],
-        y_test[keep_test],
-        (everything[inner_all], truth[inner_all]),
-        (everything[outer_all], truth[outer_all]),
-        tuple((X_test[rows], y_test[rows]) for rows in (keep_test, inner_test, outer_test)),
+        X_test[tested[0]],
+        y_test[tested[0]],
+        (everything[inner], truth[inner]),
+        (everything[outer], truth[outer]),
+        tuple((X_test[rows], y_test[rows]) for rows in tested),
     )
 
 
@@ -169,7 +170,8 @@ class Candidate:
 def graded(n: int, task: str, inner: Iterable[int], outer: Iterable[int]) -> list[Candidate]:
     """Grade the properties of all pairs of seeds, easy ones first; what does not belong to a pool is left out."""
     parts = synthetic_data(n, POWERS[task]).parts
-    regions = {seed: [_inside(half_spaces(seed, n), X) for X, _ in parts] for seed in inner}
+    drawn = {seed: half_spaces(seed, n) for seed in inner}
+    regions = {seed: [(q >= X @ Q.T).all(axis=1) for X, _ in parts] for seed, (Q, q) in drawn.items()}
     found = []
     for seed in outer:
         A, a = half_spaces(seed, len(POWERS[task]))
@@ -186,10 +188,6 @@ def graded(n: int, task: str, inner: Iterable[int], outer: Iterable[int]) -> lis
     return sorted(found, key=lambda candidate: candidate.difficulty)
 
 
-def _inside(region: tuple[Array, Array], X: Array) -> Array:
-    return np.asarray((region[1] >= X @ region[0].T).all(axis=1))
-
-
 def _nearest(A: Array, a: Array, y: Array) -> Array:
     """Return the nearest outputs with A y <= a."""
     wherever = SyntheticProperty(1, "", "P", np.ones((1, 1)), np.ones(1), A, a)
@@ -197,7 +195,7 @@ def _nearest(A: Array, a: Array, y: Array) -> Array:
 
 
 def chosen(pool: Sequence[Candidate], count: int = 6) -> list[Candidate]:
-    """Choose properties whose grades are spread evenly between 0 and the hardest, easy ones first."""
+    """Choose properties with grades spread evenly from 0 to the hardest, easy ones first."""
     usable = [candidate for candidate in pool if candidate.difficulty <= HARDEST]
     grades = np.array([candidate.difficulty for candidate in usable])
     places = {int(np.abs(grades - share * grades.max()).argmin()) for share in np.linspace(0, 1, count)}

@@ -7,7 +7,7 @@ tasks, and seeds where there are several.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +50,6 @@ ABLATION: dict[str, tuple[tuple[str, str, float], ...]] = {
 
 
 Row = Mapping[str, Any]
-Runs = dict[tuple[str, int], dict[str, Row]]
-
 METHODS = ("oracle", "preprocess", "postprocess", "smle")
 LEVEL = 0.001
 """Two scores this near to each other are called level."""
@@ -73,7 +71,7 @@ def values(rows: Iterable[Row], field: str, *, method: str | None = None, group:
 
 
 def quartiles(numbers: Sequence[float]) -> Quartiles | None:
-    """Return median, first and third quartile (linear interpolation); None of nothing."""
+    """Return median, first and third quartile (linear interpolation); None without numbers."""
     if not numbers:
         return None
     q1, median, q3 = np.percentile(numbers, [25, 50, 75])
@@ -83,14 +81,18 @@ def quartiles(numbers: Sequence[float]) -> Quartiles | None:
 def groups_of(rows: Iterable[Row], benchmark: str) -> tuple[str, ...]:
     """Return the properties that occur, in the paper's order."""
     present = {row["group"] for row in rows}
-    return tuple(group for group in GROUPS[benchmark] if group in present) + tuple(
-        sorted(present - set(GROUPS[benchmark]))
-    )
+    return (*(group for group in GROUPS[benchmark] if group in present), *sorted(present - set(GROUPS[benchmark])))
 
 
-def paired(rows: Iterable[Row]) -> Runs:
+def by_group(rows: Sequence[Row], benchmark: str) -> Iterator[tuple[str, list[Row]]]:
+    """Yield each property with its rows, in the paper's order."""
+    for group in groups_of(rows, benchmark):
+        yield group, [row for row in rows if row["group"] == group]
+
+
+def paired(rows: Iterable[Row]) -> dict[tuple[str, int], dict[str, Row]]:
     """Return the rows of each run (task and seed) by method."""
-    runs: Runs = {}
+    runs: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         runs.setdefault((row["task"], row["seed"]), {})[row["method"]] = row
     return runs
@@ -104,12 +106,9 @@ def behind(run: Mapping[str, Row], method: str, other: str) -> float:
 
 def slowdowns(rows: Iterable[Row], field: str, *, method: str, group: str) -> list[float]:
     """Return a method's seconds as a multiple of those of `preprocess` in the same run."""
-    found = []
-    for methods in paired(row for row in rows if row["group"] == group).values():
-        ours, base = (methods.get(name, {}).get(field) for name in (method, "preprocess"))
-        if ours and base:
-            found.append(ours / base)
-    return found
+    runs = paired(row for row in rows if row["group"] == group).values()
+    pairs = ([run.get(name, {}).get(field) for name in (method, "preprocess")] for run in runs)
+    return [ours / base for ours, base in pairs if ours and base]
 
 
 def beside(published: Mapping[str, Published], rows: Iterable[Row], benchmark: str) -> Published:
@@ -120,16 +119,19 @@ def beside(published: Mapping[str, Published], rows: Iterable[Row], benchmark: s
 # --- text
 
 
-def _text(numbers: Quartiles | None, digits: int = 3) -> str:
-    if numbers is None:
+def _text(numbers: Sequence[float], digits: int = 3) -> str:
+    """Return median [first, third quartile] of numbers, or of the paper's quartiles."""
+    found = numbers if isinstance(numbers, Quartiles) else quartiles(numbers)
+    if found is None:
         return "-"
-    return f"{_number(numbers.median, digits)} [{_number(numbers.q1, digits)}, {_number(numbers.q3, digits)}]"
+    median, q1, q3 = (
+        f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.{digits}f}" if abs(v) < 100 else f"{v:.1f}" for v in found
+    )
+    return f"{median} [{q1}, {q3}]"
 
 
-def _number(value: float, digits: int = 3) -> str:
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.1f}"
+def _count(rows: Sequence[Row], field: str) -> str:
+    return f"{sum(bool(row.get(field)) for row in rows)} of {len(rows)}"
 
 
 def _grid(
@@ -143,7 +145,7 @@ def _grid(
             continue
         lines.append((name, *line))
         if name in paper:
-            lines.append((f"{name}, paper", *(_text(paper[name].get(group)) for group in groups)))
+            lines.append((f"{name}, paper", *(_text(paper[name].get(group, ())) for group in groups)))
     return lines
 
 
@@ -151,9 +153,7 @@ def _quartiles_of(
     rows: Sequence[Row], field: str, names: Sequence[str], groups: Sequence[str], paper: Published
 ) -> list[tuple[str, ...]]:
     """Return a grid of the quartiles of a field."""
-    return _grid(
-        names, groups, lambda name, group: _text(quartiles(values(rows, field, method=name, group=group))), paper
-    )
+    return _grid(names, groups, lambda name, group: _text(values(rows, field, method=name, group=group)), paper)
 
 
 # --- Q1
@@ -164,9 +164,9 @@ def scores(rows: Sequence[Row], benchmark: str) -> Table:
     groups = groups_of(rows, benchmark)
     lines = _quartiles_of(rows, "score", METHODS, groups, beside(SCORES, rows, benchmark))
     what = "average class accuracy" if benchmark == "classification" else "R2"
-    note = f"Test {what}: median [first, third quartile] over tasks"
     seeds = len({row["seed"] for row in rows})
-    note += f" and {seeds} seeds." if seeds > 1 else ", one seed."
+    counted = f" and {seeds} seeds" if seeds > 1 else ", one seed"
+    note = f"Test {what}: median [first, third quartile] over tasks{counted}."
     return Table("Q1: score", ("method", *groups), tuple(lines), note)
 
 
@@ -192,19 +192,18 @@ def seed_intervals(rows: Sequence[Row], benchmark: str) -> Table | None:
 
 def seed_medians(rows: Sequence[Row], *, method: str, group: str) -> list[float]:
     """Return the median score over tasks for each seed."""
-    found = []
-    for seed in sorted({row["seed"] for row in rows}):
-        numbers = quartiles(values((row for row in rows if row["seed"] == seed), "score", method=method, group=group))
-        if numbers is not None:
-            found.append(numbers.median)
-    return found
+    found = (
+        values((row for row in rows if row["seed"] == seed), "score", method=method, group=group)
+        for seed in sorted({row["seed"] for row in rows})
+    )
+    return [float(np.median(numbers)) for numbers in found if numbers]
 
 
 def gaps(rows: Sequence[Row], benchmark: str) -> Table:
-    """Return how far below the oracle, and how often ahead of post-processing, which is safe too but slow."""
+    """Return gaps to the oracle, and wins and losses against post-processing, which is safe too but slow."""
     lines = []
-    for group in groups_of(rows, benchmark):
-        runs = [run for run in paired(row for row in rows if row["group"] == group).values() if "smle" in run]
+    for group, own in by_group(rows, benchmark):
+        runs = [run for run in paired(own).values() if "smle" in run]
         line = [group]
         for name in ("smle", "postprocess"):
             below = [(behind(run, name, "oracle"), run[name]["task"]) for run in runs if {name, "oracle"} <= run.keys()]
@@ -236,7 +235,7 @@ def by_preset(rows: Sequence[Row], benchmark: str) -> Table:
         lines.append((f"`{preset}`", seeds, *(f"{np.mean(medians):.3f}" if medians else "-" for medians in found)))
     paper = beside(SCORES, rows, benchmark).get("smle", {})
     if paper:
-        lines.append(("the paper", "1", *(_text(paper.get(group)) for group in groups)))
+        lines.append(("the paper", "1", *(_text(paper.get(group, ())) for group in groups)))
     note = "Mean over seeds of the median over tasks. The paper's: median [first, third quartile]."
     return Table("Score of `smle` by preset", ("preset", "seeds", *groups), tuple(lines), note)
 
@@ -271,13 +270,11 @@ def inference(rows: Sequence[Row], benchmark: str) -> Table:
     groups, lines = groups_of(rows, benchmark), []
     for label, field in (("one example", "seconds_per_example"), ("whole test set", "seconds_per_row_batch")):
         paper = beside(SLOWDOWN, rows, benchmark) if field == "seconds_per_row_batch" else {}
-        for line in _grid(
-            METHODS[2:],
-            groups,
-            lambda name, group: _text(quartiles(slowdowns(rows, field, method=name, group=group)), 2),  # noqa: B023
-            paper,
-        ):
-            lines.append((label, *line))
+
+        def cell(name: str, group: str, field: str = field) -> str:
+            return _text(slowdowns(rows, field, method=name, group=group), 2)
+
+        lines += [(label, *line) for line in _grid(METHODS[2:], groups, cell, paper)]
     note = (
         "Inference time as a multiple of that of `preprocess` in the same run: median [first, third quartile]. The "
         "whole test set as one batch, divided by its rows, as the authors time it; one example at a time, which is "
@@ -289,21 +286,15 @@ def inference(rows: Sequence[Row], benchmark: str) -> Table:
 def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
     """Return how many models the exact checker accepted, and what test data say about violations of any size."""
     lines = []
-    for group in groups_of(rows, benchmark):
-        models = [row for row in rows if row["method"] == "smle" and row["group"] == group]
-        margins = values(models, "worst_margin")
-        exact = {
-            name: max(values(rows, "exact_violations", method=name, group=group), default=math.nan)
-            for name in METHODS[1:]
-        }
-        lines.append(
-            (
-                group,
-                f"{sum(bool(row.get('certified')) for row in models)} of {len(models)}",
-                f"{min(margins):.2g}" if margins else "-",
-                *(f"{exact[name]:.3f}" for name in ("smle", "postprocess", "preprocess")),
-            )
-        )
+    for group, own in by_group(rows, benchmark):
+        models = [row for row in own if row["method"] == "smle"]
+        least = min(values(models, "worst_margin"), default=None)
+        exact = [
+            max(values(own, "exact_violations", method=name), default=math.nan)
+            for name in ("smle", "postprocess", "preprocess")
+        ]
+        margin = "-" if least is None else f"{least:.2g}"
+        lines.append((group, _count(models, "certified"), margin, *(f"{share:.3f}" for share in exact)))
     note = (
         "Certified: models whose proof the exact checker accepted, for every input and for the float32 numbers that "
         "are deployed. Worst margin: the smallest that was proved. Last three: the largest share of test examples in a "
@@ -316,11 +307,10 @@ def guarantees(rows: Sequence[Row], benchmark: str) -> Table:
 def training(rows: Sequence[Row], benchmark: str) -> Table:
     """Return seconds of training and what a guarantee costs, in CPU seconds."""
     lines = []
-    for group in groups_of(rows, benchmark):
-        times = [_text(quartiles(values(rows, "cpu_train", method=name, group=group)), 1) for name in METHODS[1:]]
-        overhead = _text(quartiles(slowdowns(rows, "cpu_train", method="smle", group=group)), 2)
-        proof = _text(quartiles(values(rows, "seconds_certify", method="smle", group=group)), 2)
-        lines.append((group, *times, overhead, proof))
+    for group, own in by_group(rows, benchmark):
+        times = [_text(values(own, "cpu_train", method=name), 1) for name in METHODS[1:]]
+        overhead = _text(slowdowns(own, "cpu_train", method="smle", group=group), 2)
+        lines.append((group, *times, overhead, _text(values(own, "seconds_certify", method="smle"), 2)))
     columns = ("property", *(f"{name} (s)" for name in METHODS[1:]), "smle / preprocess", "proof and check (s)")
     note = "CPU seconds, one thread: median [first, third quartile]; the ratio is taken run by run."
     return Table("Training time", columns, tuple(lines), note)
@@ -332,12 +322,10 @@ def pdcg(rows: Sequence[Row], benchmark: str) -> Table | None:
     if not used:
         return None
     lines = []
-    for group in groups_of(used, benchmark):
-        models = [row for row in used if row["group"] == group]
-        counts = [_text(quartiles(values(models, field)), 0) for field in ("pdcg_iterations", "pdcg_counterexamples")]
+    for group, models in by_group(used, benchmark):
+        counts = [_text(values(models, field), 0) for field in ("pdcg_iterations", "pdcg_counterexamples")]
         left = max(values(models, "pdcg_final_violation"), default=math.nan)
-        success = f"{sum(bool(row['pdcg_success']) for row in models)} of {len(models)}"
-        lines.append((group, success, counts[0], counts[1], f"{left:.2g}"))
+        lines.append((group, _count(models, "pdcg_success"), *counts, f"{left:.2g}"))
     columns = ("property", "converged", "projections at the end", "counterexamples", "largest violation left")
     note = (
         "The paper's projection by counterexamples (PDCG): final runs that converged, projections of the final run, "
@@ -359,10 +347,8 @@ def ablation(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[str, st
         found = values(models, "score")
         if not found:
             continue
-        certified = f"{sum(bool(row.get('certified')) for row in models)} of {len(models)}"
-        ours = (f"{np.mean(found):.3f}", _text(quartiles(found)))
         paper = "-" if any(row.get("standin") for row in models) else f"{published:.3f}"
-        lines.append((factor, variant, *ours, paper, certified))
+        lines.append((factor, variant, f"{np.mean(found):.3f}", _text(found), paper, _count(models, "certified")))
     if not lines:
         return None
     columns = ("factor", "variant", "mean R2", "median [quartiles]", "mean R2, paper", "certified")
@@ -406,7 +392,7 @@ def ablation_pairs(rows: Sequence[Row], benchmark: str, studies: Mapping[tuple[s
 
 
 def failures(failed: Iterable[tuple[str, str]]) -> Table | None:
-    """Return jobs that ended with an error, which are never dropped silently."""
+    """Return the jobs that ended with an error; none is dropped silently."""
     lines = tuple((key, error if len(error) <= 300 else error[:300] + " ...") for key, error in failed)
     note = "Their rows are missing above. `--retry-failed` runs them again; tracebacks are in the folder `jobs`."
     return Table("Failed jobs", ("job", "error"), lines, note) if lines else None

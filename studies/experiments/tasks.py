@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from smle.rules import Label, Specification
-
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from studies.harness import Array
 
 TOLERANCE = 1e-6
 """Violations up to this size are not counted in the paper."""
@@ -36,7 +33,7 @@ class Task:
     y: Array
     X_test: Array
     y_test: Array
-    broken: Callable[[Array, Array], Flags]
+    broken: Callable[[Array, Array], Array]
     last_test: Array | None = None
     further: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
 

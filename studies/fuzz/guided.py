@@ -1,4 +1,4 @@
-"""The process that libFuzzer takes over: `python -m studies.fuzz.guided TARGET CORPUS [libFuzzer options]`."""
+"""The process in which libFuzzer runs: `python -m studies.fuzz.guided TARGET CORPUS [libFuzzer options]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def main(arguments: list[str]) -> None:
-    """Fuzz until time is over or something is found, which ends the process."""
+    """Fuzz until the time is up or a defect is found; both end the process."""
     import importlib
 
     atheris: Any = importlib.import_module("atheris")

@@ -15,6 +15,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from studies.fuzz.targets import TARGETS, Defect
 from studies.harness import within
 
 LIMIT = 20
@@ -31,34 +32,23 @@ class Outcome:
 
 
 def fuzz(target: str, *, seconds: float, output: Path, guided: bool | None = None, seed: int = 0) -> Outcome:
-    """Fuzz a target for about so many seconds; inputs that show a defect are written to `output`.
+    """Fuzz a target for about `seconds`; write inputs that show a defect to `output`.
 
-    Args:
-        target: A name of `studies.fuzz.targets.TARGETS`.
-        seconds: How long.
-        output: Folder for what is found; inputs that lie there already are tried first.
-        guided: Whether coverage guides the search; by default where atheris is installed.
-        seed: Of the random numbers.
+    Inputs that lie there already are tried first. Coverage guides the search, by default where atheris is installed.
 
     Raises:
         ValueError: If there is no such target.
     """
-    from studies.fuzz.targets import TARGETS
-
     if target not in TARGETS:
         raise ValueError(f"Expected a target among {', '.join(TARGETS)}. Got {target!r}.")
     output.mkdir(parents=True, exist_ok=True)
     if guided is None:
         guided = importlib.util.find_spec("atheris") is not None
-    if guided:
-        return _guided(target, seconds, output, seed)
-    return _plain(target, seconds, output, seed)
+    return (_guided if guided else _plain)(target, seconds, output, seed)
 
 
 def replay(target: str, data: bytes) -> str:
-    """Return what is wrong with how a target takes an input, or nothing."""
-    from studies.fuzz.targets import TARGETS, Defect
-
+    """Return what a target does wrong with an input; empty if nothing."""
     try:
         with within(LIMIT):
             TARGETS[target].run(data)
@@ -72,7 +62,7 @@ def replay(target: str, data: bytes) -> str:
 
 
 def _note(output: Path, data: bytes, reason: str, defects: dict[Path, str]) -> None:
-    """Keep an input unless the same thing, but for numbers in the message, was found already."""
+    """Keep an input unless the same message, numbers aside, was found before."""
     known = {_kind(other) for other in defects.values()}
     if _kind(reason) not in known and len(known) < 100:
         place = output / hashlib.sha256(data).hexdigest()[:16]
@@ -85,8 +75,6 @@ def _kind(reason: str) -> str:
 
 
 def _plain(target: str, seconds: float, output: Path, seed: int) -> Outcome:
-    from studies.fuzz.targets import TARGETS
-
     rng = random.Random(seed)  # noqa: S311 - no secret
     pool = list(TARGETS[target].seeds().values())
     defects: dict[Path, str] = {}
@@ -106,8 +94,6 @@ def _plain(target: str, seconds: float, output: Path, seed: int) -> Outcome:
 
 def _guided(target: str, seconds: float, output: Path, seed: int) -> Outcome:
     """Let libFuzzer search in a process of its own, which ends at the first defect; then go on with another seed."""
-    from studies.fuzz.targets import TARGETS
-
     root = str(Path(__file__).parents[2])
     own = {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     defects: dict[Path, str] = {}
@@ -130,7 +116,10 @@ def _guided(target: str, seconds: float, output: Path, seed: int) -> Outcome:
             done = subprocess.run(  # noqa: S603 - our own module
                 arguments, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, **own}
             )
-            tried += _executed(done.stderr)
+            said = done.stderr.splitlines()
+            counts = [line.split(":")[-1] for line in said if "number_of_executed_units" in line]
+            tried += int(counts[-1]) if counts else 0
+            named = next((line for line in said if "ERROR" in line or "Defect" in line), done.stderr[-300:])
             fresh = [place for place in found.iterdir() if not place.name.startswith("slow-unit")]
             if not fresh:
                 if done.returncode:
@@ -138,16 +127,6 @@ def _guided(target: str, seconds: float, output: Path, seed: int) -> Outcome:
                 break
             for place in fresh:
                 data = place.read_bytes()
-                _note(output, data, replay(target, data) or _said(done.stderr), defects)
+                _note(output, data, replay(target, data) or named, defects)
                 place.unlink()
     return Outcome(True, tried, defects)
-
-
-def _executed(said: str) -> int:
-    lines = [line for line in said.splitlines() if "number_of_executed_units" in line]
-    return int(lines[-1].split(":")[-1]) if lines else 0
-
-
-def _said(said: str) -> str:
-    lines = [line for line in said.splitlines() if "ERROR" in line or "Defect" in line]
-    return lines[0] if lines else said[-300:]

@@ -7,20 +7,17 @@ import hashlib
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 import smle_check
 from smle.certificates.document import Certificate, arrays_of, tensors_of
 from smle.errors import DataError, RuleError
-from smle.graphs.certified_files import companion, write_onnx
 from smle.heads.box.network.assurance import certify, project
 from smle.heads.box.network.box_network import BoxNetwork
 from smle.heads.rules.rules_author import certify_rules
@@ -31,13 +28,16 @@ from smle.rules import Specification
 from smle.storage import ModelRecord, write_record
 from smle.tables.table_files import read_table
 from smle_check.onnx.graph import Graph
-from studies.attacks.doors import columns_of
+from studies.attacks.doors import columns_of, file_of
 from studies.attacks.subjects import RULES
 from studies.fuzz.mutate import mutated, mutated_onnx, mutated_weights
+from studies.harness import seeded
 from tests.support.exported import feed, resealed, session
 from tests.support.sampling import Judge, hard_points
 from tests.support.vnnlib import write_vnnlib
 from tests.support.written_again import BoxAgain
+
+T = TypeVar("T")
 
 
 class Defect(Exception):  # noqa: N818 - a finding, not a malfunction of the fuzzer
@@ -53,14 +53,14 @@ class Target:
     mutate: Callable[[bytes, random.Random, Sequence[bytes]], bytes] = mutated
 
 
-@contextmanager
-def _only(*documented: type[Exception]) -> Iterator[None]:
-    """Pass documented exceptions on, and that of the clock; others are defects."""
-    passed: tuple[type[Exception], ...] = (TimeoutError, *documented)
+def _asked(call: Callable[[], T], *documented: type[Exception]) -> T | None:
+    """Return what a reader makes of an input, None where it refuses it as documented; other exceptions are defects."""
     try:
-        yield
-    except passed:
+        return call()
+    except TimeoutError:  # the clock's
         raise
+    except documented:
+        return None
     except Exception as error:
         raise Defect(f"{type(error).__name__} came out: {str(error)[:300]}") from error
 
@@ -74,15 +74,10 @@ def _require(condition: bool, what: str) -> None:
 
 
 def _rules(data: bytes) -> None:
-    text = data.decode("utf-8", "replace") + "\n"
-    try:
-        with _only(RuleError):
-            spec = Specification.from_yaml(text)
-    except RuleError:
-        return
-    with _only():
-        again = Specification.from_yaml(spec.to_yaml())
-    _require(again == spec, "what was read is written as something else")
+    spec = _asked(lambda: Specification.from_yaml(data.decode("utf-8", "replace") + "\n"), RuleError)
+    if spec is not None:
+        again = _asked(lambda: Specification.from_yaml(spec.to_yaml()))
+        _require(again == spec, "what was read is written as something else")
 
 
 _READ = ("braking", "dose", "labels", "advice", "mixed", "around zero")
@@ -92,15 +87,15 @@ def _vnnlib(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "a.vnnlib"), Path(folder, "b.vnnlib")
         first.write_bytes(data)
-        try:
-            with _only(RuleError):
-                spec = Specification.from_vnnlib(first)
-                text = write_vnnlib(spec)
-        except RuleError:
+        spec = _asked(lambda: Specification.from_vnnlib(first), RuleError)
+        if spec is None:
+            return
+        text = _asked(lambda: write_vnnlib(spec), RuleError)
+        if text is None:
             return
         second.write_text(text, encoding="utf-8")
-        with _only():
-            again = Specification.from_vnnlib(second)
+        again = _asked(lambda: Specification.from_vnnlib(second))
+        assert again is not None
         rng = np.random.default_rng(0)
         ends = [(float(low), float(high)) for low, high in zip(spec.lower, spec.upper, strict=True)]
         for _ in range(10):
@@ -123,13 +118,10 @@ def _table(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "table.csv.gz" if data[:2] == b"\x1f\x8b" else "table.csv")
         place.write_bytes(data)
-        try:
-            with _only(DataError):
-                table = read_table(place, text={"road": frozenset({"NA", "dry"})})
-        except DataError:
-            return
-    _require(len(table) > 0, "an empty table came out")
-    _require(len(set(table.columns)) == len(table.columns), "two columns of one name came out")
+        table = _asked(lambda: read_table(place, text={"road": frozenset({"NA", "dry"})}), DataError)
+    if table is not None:
+        _require(len(table) > 0, "an empty table came out")
+        _require(len(set(table.columns)) == len(table.columns), "two columns of one name came out")
 
 
 def _table_seeds() -> dict[str, bytes]:
@@ -146,36 +138,20 @@ def _table_seeds() -> dict[str, bytes]:
 
 
 def _json(data: bytes) -> None:
-    try:
-        with _only(smle_check.Rejected):
-            value = smle_check.read_json(data, "fuzz")
-    except smle_check.Rejected:
+    found = _asked(lambda: (smle_check.read_json(data, "fuzz"),), smle_check.Rejected)
+    if found is None:
         return
-    with _only():
-        _require(json.loads(data) == value, "Python's reader reads something else")
-        _require(
-            smle_check.read_json(smle_check.canonical(value), "again") == value, "the canonical form reads otherwise"
-        )
-
-
-def _json_seeds() -> dict[str, bytes]:
-    return {
-        "object": b'{"a":[1,-2,"3/4",null,true,{"b":"\\u00e9"}],"c":{}}',
-        "text": b'"abc"',
-        "number": b"-12345678901234",
-        **{name: files["certificate.json"] for name, files in _folders().items()},
-    }
+    (value,) = found
+    _require(_asked(lambda: (json.loads(data),)) == found, "Python's reader reads something else")
+    again = _asked(lambda: (smle_check.read_json(smle_check.canonical(value), "again"),))
+    _require(again == found, "the canonical form reads otherwise")
 
 
 def _weights(data: bytes) -> None:
     import safetensors.numpy
 
-    try:
-        with _only(smle_check.Rejected):
-            found = smle_check.read_weights(data)
-    except smle_check.Rejected:
-        return
-    if any(tensor.dtype == "BF16" for tensor in found.values()):  # NumPy has no such type
+    found = _asked(lambda: smle_check.read_weights(data), smle_check.Rejected)
+    if found is None or any(tensor.dtype == "BF16" for tensor in found.values()):  # NumPy has no such type
         return
     try:
         theirs = safetensors.numpy.load(data)
@@ -190,10 +166,8 @@ def _weights(data: bytes) -> None:
 def _protobuf(data: bytes) -> None:
     import onnx
 
-    try:
-        with _only(smle_check.Rejected):
-            graph = Graph(data)
-    except smle_check.Rejected:
+    graph = _asked(lambda: Graph(data), smle_check.Rejected)
+    if graph is None:
         return
     try:
         theirs = onnx.load_from_string(data).graph
@@ -218,27 +192,23 @@ def _protobuf(data: bytes) -> None:
 # --- Checkers as wholes --------------------------------------------------------------------------------------
 
 _SMALL = {
-    "braking": (RULES["braking"], "fixed", True),
-    "dose": (RULES["dose"], "affine", True),
-    "one head": (RULES["dose"], "affine", False),
-    "labels": (RULES["labels"], "fixed", True),
-    "mixed": (RULES["mixed"], "fixed", True),
-    "network": (
-        "inputs: {a: [0, 1]}\noutputs: [y]\nrules: [{name: r, when: a <= 0.5, then: y >= 0}]\n",
-        "network",
-        True,
-    ),
+    "braking": ("braking", "fixed", True),
+    "dose": ("dose", "affine", True),
+    "one head": ("dose", "affine", False),
+    "labels": ("labels", "fixed", True),
+    "mixed": ("mixed", "fixed", True),
+    "network": ("half", "network", True),
 }
+"""Names of rules, bounds, and whether there is a gate."""
 
 
 @cache
 def _records() -> dict[str, ModelRecord]:
     """Return small certified models of all kinds, not trained."""
     made = {}
-    for name, (text, bounds, gate) in _SMALL.items():
-        spec = Specification.from_yaml(text)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+    for name, (rules, bounds, gate) in _SMALL.items():
+        spec = Specification.from_yaml(RULES[rules])
+        with seeded(0):
             backbone = MLP((3,), 3, shift=np.zeros(len(spec.columns)), scale=np.ones(len(spec.columns)))
             network = project(BoxNetwork(backbone, spec, embedding=3, bounds=bounds, gate=gate))
         weights = weights_of(network)
@@ -254,7 +224,7 @@ def _records() -> dict[str, ModelRecord]:
 
 
 def _linear(d: int, m: int) -> bytes:
-    """Return a model of all inputs at once, whose answers break rules."""
+    """Return a linear model whose answers break rules."""
     import onnx
 
     helper = onnx.helper
@@ -278,20 +248,14 @@ def _folders() -> dict[str, dict[str, bytes]]:
 
 @cache
 def _exported() -> dict[str, tuple[bytes, bytes]]:
-    made = {}
-    for name, record in _records().items():
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "model.onnx"
-            write_onnx(record, place)
-            made[name] = place.read_bytes(), companion(place).read_bytes()
-    return made
+    return {name: file_of(record) for name, record in _records().items()}
 
 
 _FILES = ("certificate.json", "model.safetensors", "certificate.bin", "rules.yaml", "model.json", "model.onnx")
 
 
 def _folder(data: bytes) -> None:
-    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are new."""
+    """Replace one file of a valid folder. First byte: the model; second: the file, and whether digests are renewed."""
     if len(data) < 2:
         return
     names = sorted(_folders())
@@ -303,11 +267,8 @@ def _folder(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for place, value in files.items():
             Path(folder, place).write_bytes(value)
-        try:
-            with _only(smle_check.Rejected):
-                parts = smle_check.read_folder(folder)
-                smle_check.check_certificate(*parts)
-        except smle_check.Rejected:
+        parts = _asked(lambda: smle_check.read_folder(folder), smle_check.Rejected)
+        if parts is None or _asked(lambda: smle_check.check_certificate(*parts), smle_check.Rejected) is None:
             return
     original = _records()[name].certificate
     assert original is not None
@@ -320,7 +281,7 @@ def _folder(data: bytes) -> None:
 
 
 def _resealed(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Make the digests new, as an attacker would; files that cannot be read stay."""
+    """Renew the digests, as an attacker would; leave files that cannot be read."""
     try:
         document = json.loads(files["certificate.json"])
         tensors = smle_check.read_weights(files["model.safetensors"])
@@ -363,20 +324,20 @@ def _folder_seeds() -> dict[str, bytes]:
     return seeds
 
 
-def _folder_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    head, content = data[:2], data[2:]
-    change = mutated_weights if len(head) == 2 and _FILES[head[1] % len(_FILES)] == "model.safetensors" else mutated
-    return head + change(content, rng, [other[2:] for other in others])
+def _behind(
+    special: Callable[..., bytes], wanted: Callable[[bytes], bool]
+) -> Callable[[bytes, random.Random, Sequence[bytes]], bytes]:
+    """Return a mutation of what follows the first two bytes: a special one where those two say so."""
 
+    def mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
+        change = special if len(data) >= 2 and wanted(data[:2]) else mutated
+        return data[:2] + change(data[2:], rng, [other[2:] for other in others])
 
-def _onnx_mutate(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    head, content = data[:2], data[2:]
-    change = mutated if len(head) < 2 or head[1] & 1 else mutated_onnx
-    return head + change(content, rng, [other[2:] for other in others])
+    return mutate
 
 
 def _onnx(data: bytes) -> None:
-    """Check an ONNX file with its digest made new (first byte: the model), or a certificate beside a valid file."""
+    """Check an ONNX file with a renewed digest (first byte: the model), or a certificate beside a valid file."""
     if len(data) < 2:
         return
     names = sorted(_exported())
@@ -387,10 +348,7 @@ def _onnx(data: bytes) -> None:
     else:
         onnx = data[2:]
         sealed = _bound(sealed, onnx)
-    try:
-        with _only(smle_check.Rejected):
-            smle_check.check_onnx(onnx, sealed)
-    except smle_check.Rejected:
+    if _asked(lambda: (smle_check.check_onnx(onnx, sealed),), smle_check.Rejected) is None:
         return
     theirs = json.loads(sealed)["certificate"]["specification"]
     if theirs == json.loads(_exported()[name][1])["certificate"]["specification"]:
@@ -398,7 +356,7 @@ def _onnx(data: bytes) -> None:
 
 
 def _bound(sealed: bytes, onnx: bytes) -> bytes:
-    """Make the digests new, that of the head in the file included, as an attacker would."""
+    """Renew the digests, as an attacker would, that of the head in the file included."""
     try:
         return resealed(sealed, onnx)
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
@@ -438,11 +396,23 @@ TARGETS: dict[str, Target] = {
     "rules": Target(_rules, lambda: {name: RULES[name].strip().encode() for name in _READ}),
     "vnnlib": Target(_vnnlib, _vnnlib_seeds),
     "table": Target(_table, _table_seeds),
-    "json": Target(_json, _json_seeds),
+    "json": Target(
+        _json,
+        lambda: {
+            "object": b'{"a":[1,-2,"3/4",null,true,{"b":"\\u00e9"}],"c":{}}',
+            "text": b'"abc"',
+            "number": b"-12345678901234",
+            **{name: files["certificate.json"] for name, files in _folders().items()},
+        },
+    ),
     "weights": Target(
         _weights, lambda: {name: files["model.safetensors"] for name, files in _folders().items()}, mutated_weights
     ),
     "protobuf": Target(_protobuf, lambda: {name: onnx for name, (onnx, _) in _exported().items()}, mutated_onnx),
-    "folder": Target(_folder, _folder_seeds, _folder_mutate),
-    "onnx": Target(_onnx, _onnx_seeds, _onnx_mutate),
+    "folder": Target(
+        _folder,
+        _folder_seeds,
+        _behind(mutated_weights, lambda head: _FILES[head[1] % len(_FILES)] == "model.safetensors"),
+    ),
+    "onnx": Target(_onnx, _onnx_seeds, _behind(mutated_onnx, lambda head: not head[1] & 1)),
 }

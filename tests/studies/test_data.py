@@ -1,13 +1,11 @@
 """Where data come from: folders, cache, downloads that are whole and right or not there at all."""
 
-import csv
 import io
 import threading
 import zipfile
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,12 @@ from studies.experiments.forecasting import read_series
 
 ARFF = b"""@relation 'Small: -C -2'
 @attribute size numeric
-@attribute color {red, green, 'dark blue'}
+@attribute color {red, green, blue}
 @attribute first {0,1}
 @attribute second {0,1}
 @data
 1.5,green,0,1
--2,'dark blue',1,0
+-2,blue,1,0
 % a remark
 0,red,1,1
 """
@@ -152,23 +150,19 @@ def test_only_web_addresses_are_read(cache, small, tmp_path):
 
 
 def test_m4_series_are_selected_and_joined(tmp_path):
-    wanted = {"H1": ("Other", "Hourly"), "D7": ("Micro", "Daily")}
     files = {
         "/Train/Hourly-train.csv": b'"V1","V2","V3","V4"\n"H2",9,9,9\n"H1",1.5,2,NA\n',
         "/Test/Hourly-test.csv": b'"V1","V2"\n"H1",3\n"H2",9\n',
         "/Train/Daily-train.csv": b"V1,V2,V3\r\nD7,4,\r\nD8,9,9",
         "/Test/Daily-test.csv": b"V1,V2\nD7,5.25",
     }
+    path = tmp_path / "table.csv"
     with server(files) as base:
-        content = data.M4(wanted)(base)
-        path = tmp_path / "table.csv"
-        path.write_bytes(content)
+        path.write_bytes(data.fetch_series(base, ("H1", "D7")))
         with pytest.raises(DataError, match="D9"):
-            data.M4({"D9": ("Micro", "Daily")})(base)
-    assert next(csv.reader(io.StringIO(content.decode()))) == ["id", "category", "period", "t", "value"]
-    found = read_series(path)
-    assert found["H1"].tolist() == [1.5, 2, 3]
-    assert found["D7"].tolist() == [4, 5.25]
+            data.fetch_series(base, ("D9",))
+    found = {name: values.tolist() for name, values in read_series(path).items()}
+    assert found == {"H1": [1.5, 2, 3], "D7": [4, 5.25]}
 
 
 def test_a_named_folder_must_hold_the_right_file(tmp_path, small, monkeypatch):
@@ -185,20 +179,6 @@ def test_a_named_folder_must_hold_the_right_file(tmp_path, small, monkeypatch):
     (other / "small.arff").write_bytes(ARFF.replace(b"1.5", b"1.25"))
     with pytest.raises(DataError, match="SHA-256"):
         data.locate(small, str(tmp_path / "other"))
-
-
-@pytest.mark.parametrize(
-    ("platform", "variable", "end"),
-    [("linux", "XDG_CACHE_HOME", "smle"), ("win32", "LOCALAPPDATA", "Cache"), ("darwin", None, "smle")],
-)
-def test_cache_is_where_the_platform_has_it(platform, variable, end, monkeypatch, tmp_path):
-    monkeypatch.setattr(data.sys, "platform", platform)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    if variable is not None:
-        monkeypatch.setenv(variable, str(tmp_path / "own"))
-    folder = data.cache_folder()
-    assert folder.name == end
-    assert folder.is_relative_to(tmp_path)
 
 
 def test_sources_are_addresses_with_digests():

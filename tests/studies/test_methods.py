@@ -9,9 +9,9 @@ import torch
 from smle.errors import DataError
 from smle.heads.box.training.enforcement import PDCG
 from studies.experiments import presets
-from studies.experiments.methods import METHODS, Job, load_task, solve
+from studies.experiments.methods import Job, load_task, solve
 from studies.experiments.networks import PaperLayers
-from studies.experiments.tables import ABLATION
+from studies.experiments.tables import ABLATION, METHODS
 
 QUICK = {"synthetic": "n2-easy-P3", "forecasting": "Standin-S1-0.90", "classification": "Standin-0.6"}
 

@@ -133,7 +133,7 @@ def test_quick_run_writes_all_files_and_certified_networks_never_violate(tmp_pat
 def fake(method: str, seed: int, score: float, **more: object) -> dict[str, object]:
     row: dict[str, object] = {
         "task": "t", "kind": "synthetic", "standin": False, "metric": "r2", "seed": seed, "method": method,
-        "status": "done", "score": score, "seconds_train": 2.0, "epochs": 2, "worst": 0.0,
+        "status": "done", "score": score, "cpu_train": 2.0, "epochs": 2, "worst": 0.0,
         "violations_test": 0.0, "violations_border": 0.0,
     }  # fmt: skip
     return row | {f"ratio_{batch}": 1.0 for batch in (1, 256, 8192)} | more
@@ -141,9 +141,9 @@ def fake(method: str, seed: int, score: float, **more: object) -> dict[str, obje
 
 def test_a_peer_that_is_better_is_said_to_be() -> None:
     rows = [fake("plain", s, 0.5) for s in range(3)]
-    rows += [fake("RAYEN", s, 0.9 + s / 1000, seconds_train=1.0) for s in range(3)]
+    rows += [fake("RAYEN", s, 0.9 + s / 1000, cpu_train=1.0) for s in range(3)]
     rows += [fake("smle", s, 0.8 + s / 1000, ratio_256=2.0) for s in range(3)]
-    lines = {str(line[0]): line[-1] for line in peers._summary("synthetic", rows).rows}
+    lines = {str(line[0]): line[-1] for line in peers._summary("synthetic", peers.frame(rows)).rows}
     assert lines["RAYEN"] == "accuracy (+0.100), training cost, answers at batch 256"
     assert lines["plain"] == "answers at batch 256"
     assert lines["**smle**"] == ""
@@ -151,12 +151,12 @@ def test_a_peer_that_is_better_is_said_to_be() -> None:
 
 def test_a_difference_within_the_interval_is_not_better() -> None:
     rows = [fake("plain", s, 0.8 + (-1) ** s / 10) for s in range(5)] + [fake("smle", s, 0.81) for s in range(5)]
-    assert peers._summary("synthetic", rows).rows[0][-1] == ""
+    assert peers._summary("synthetic", peers.frame(rows)).rows[0][-1] == ""
 
 
 def test_a_violation_of_ours_is_a_requirement_not_met() -> None:
     rows = [fake("plain", 0, 0.5), fake("smle", 0, 0.5, violations_border=0.001), fake("smle, paper preset", 0, 0.5)]
-    assert list(peers._passed(rows).values()) == [True, False]
+    assert list(peers._passed(peers.frame(rows)).values()) == [True, False]
 
 
 # --- the environment

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pytest
 
@@ -181,29 +183,31 @@ def test_a_local_cluster_gives_the_same_results(tmp_path, monkeypatch, backend):
     assert len(list((tmp_path / "jobs").glob("*.json"))) == 4
 
 
-@pytest.mark.audit
-@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
-def test_dask_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
-    import distributed
+@contextmanager
+def running(backend):
+    """Yield the address of a cluster of one worker."""
+    if backend == "dask":
+        import distributed
 
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address
-        results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="dask", address=address)
-    assert names(results) == ["job0", "job1"]
-
-
-@pytest.mark.audit
-@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
-def test_ray_takes_the_address_of_a_running_cluster(tmp_path, monkeypatch):
+        with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+            yield cluster.scheduler_address
+        return
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend="ray", address=cluster.address)
+        yield cluster.address
     finally:
         cluster.shutdown()
+
+
+@pytest.mark.audit
+@pytest.mark.filterwarnings("ignore")  # of packages that are not ours
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_the_address_of_a_running_cluster_is_taken(tmp_path, monkeypatch, backend):
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    with running(backend) as address:
+        results = run_jobs(make(tmp_path, 2), solve, folder=tmp_path, backend=backend, address=address)
     assert names(results) == ["job0", "job1"]
 
 
@@ -214,9 +218,15 @@ def test_a_dead_worker_ends_the_run_with_advice(tmp_path):
 
 
 def test_a_job_that_the_cluster_lost_is_a_failure(tmp_path, monkeypatch):
-    def losing(call, payloads, n_jobs, address):
-        for payload in payloads:
-            yield payload, ConnectionError("worker gone") if payload[0].name == "job1" else call(payload)
+    @contextmanager
+    def losing(workers, address):
+        def submit(call, payload):
+            future = Future()
+            lost = payload[0].name == "job1"
+            future.set_exception(ConnectionError("worker gone")) if lost else future.set_result(call(payload))
+            return future
+
+        yield submit
 
     monkeypatch.setitem(backends.BACKENDS, "ray", losing)
     results = run_jobs(make(tmp_path, 3), solve, folder=tmp_path, backend="ray")

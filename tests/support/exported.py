@@ -122,12 +122,12 @@ def exported(record: ModelRecord, backbone: Backbone, **options: Any) -> Exporte
 
 def model_of(
     spec: Specification, record: ModelRecord, backbone: Backbone, *, monitor: bool = True,
-    proposals: tuple[list[Backbone], int] | None = None,
+    stacked: bool = False, proposals: tuple[list[Backbone], int] | None = None,
 ) -> Any:  # fmt: skip
     """Return the graph of a record's head behind a backbone; `proposals` in place of the nearest allowed answers."""
     certificate = record.certificate
     assert certificate is not None
-    interface = interface_of(spec, monitor=monitor, head=certificate.kind)
+    interface = interface_of(spec, monitor=monitor, head=certificate.kind, stacked=stacked)
     parts, count = proposals or head_of(certificate).nodes(certificate)
     program = certified_program(interface, certificate, certificate.tensors, proposals=count)
     titles = [rule["name"] for rule in certificate.document["specification"]["rules"]]
