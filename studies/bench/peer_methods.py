@@ -42,7 +42,7 @@ GUARANTEES = {
     "RAYEN": "in real arithmetic",
     "PiShield": "in real arithmetic",
     "HardNet-style": "in real arithmetic",
-    "smle, paper preset": "proved for all inputs, rounding included",
+    "smle, published preset": "proved for all inputs, rounding included",
     "smle": "proved for all inputs, rounding included",
 }
 """What each method promises, by its authors' own words; for smle the exact checker's."""
@@ -62,7 +62,7 @@ def train_method(method: str, case: Case, *, seed: int, epochs: int) -> Trained:
         case.settings.options, max_epochs=epochs, patience=None, schedule="cosine", warmup_epochs=0, keep="best"
     )
     settings = replace(case.settings, options=options)
-    if method == "smle, paper preset":
+    if method == "smle, published preset":
         return train_papers(case.task, _preset(case, settings), seed)[0]
     if method not in ("plain", "preprocess", "postprocess (MAP)", "smle"):
         return _layered(method, case, settings, seed)
@@ -108,16 +108,15 @@ def _layered(method: str, case: Case, settings: Settings, seed: int) -> Trained:
 
 
 def _preset(case: Case, shared: Settings) -> Settings:
-    """Return the paper's way to enforce (PDCG, its bounds, no refit) with the backbone and the epochs of the others."""
+    """Return the paper's way to enforce, as its code does it, with the backbone and the epochs of the others."""
     benchmark = "classification" if case.task.has_labels else "synthetic"
-    paper = settings_of(benchmark, "paper", inputs=case.task.X.shape[1], outputs=case.task.y.shape[1])
-    # The last epoch is kept, as in the paper: heads are nearly safe only, so the best epoch may be far from safe.
+    code = settings_of(benchmark, "published", inputs=case.task.X.shape[1], outputs=case.task.y.shape[1])
+    assert code.choices is not None
+    choices = replace(code.choices, first_phase="none")  # there is one property, and no other to begin from
+    # The last epoch is kept: heads are nearly safe only, so the best epoch may be far from safe.
     options = replace(shared.options, keep="last")
-    moves = case.kind == "input-dependent"
-    assert paper.choices is not None
-    # Bounds that move with the inputs where the rules do, and a gate: no single g obeys the rules of doses for all x.
-    choices = replace(paper.choices, gate=paper.choices.gate or moves)
-    return replace(paper, backbone=shared.backbone, options=options, linear=paper.linear or moves, choices=choices)
+    linear = code.linear or case.kind == "input-dependent"  # bounds move with the inputs where the rules do
+    return replace(code, backbone=shared.backbone, options=options, linear=linear, choices=choices)
 
 
 # --- jobs

@@ -118,7 +118,7 @@ def test_quick_run_writes_all_files_and_certified_networks_never_violate(tmp_pat
     assert all(result.passed.values())
     table = result.tables[0]
     lines = {str(line[0]).strip("*"): line for line in table.rows}
-    assert {"plain", "preprocess", "postprocess (MAP)", "HardNet-style", "smle", "smle, paper preset"} == set(lines)
+    assert {"plain", "preprocess", "postprocess (MAP)", "HardNet-style", "smle", "smle, published preset"} == set(lines)
     on_test = table.columns.index("test points that violate")
     assert float(str(lines["plain"][on_test]).rstrip("%")) > 0
     assert lines["smle"][on_test] == lines["smle"][on_test + 1] == "0.00%"
@@ -155,7 +155,11 @@ def test_a_difference_within_the_interval_is_not_better() -> None:
 
 
 def test_a_violation_of_ours_is_a_requirement_not_met() -> None:
-    rows = [fake("plain", 0, 0.5), fake("smle", 0, 0.5, violations_border=0.001), fake("smle, paper preset", 0, 0.5)]
+    rows = [
+        fake("plain", 0, 0.5),
+        fake("smle", 0, 0.5, violations_border=0.001),
+        fake("smle, published preset", 0, 0.5),
+    ]
     assert list(peers._passed(peers.frame(rows)).values()) == [True, False]
 
 
