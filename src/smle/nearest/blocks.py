@@ -65,6 +65,7 @@ class Block:
     ) -> None:
         self.outputs, self.columns = outputs, _slice(outputs)
         self.parts, self.read_parts = parts, _slice(parts)
+        scale = scale / scale[0] * 2.0 ** np.round(np.log2(scale[0]))  # alike in blocks of one form
         single, column = (g != 0).sum(axis=1) == 1, np.abs(g).argmax(axis=1)
         self.is_box = bool(single.all())
         scaled = g if self.is_box else g * scale
