@@ -68,4 +68,4 @@ def test_nodes_do_not_grow_with_blocks_of_one_form():
         parts, _ = proposals_of(certify_rules(spec, files={"rules": spec.to_yaml().encode()}))
         return sum(len(part.nodes) for part in parts)
 
-    assert nodes(10) == nodes(30)
+    assert nodes(3) <= nodes(10) == nodes(30)  # units of 1 take fewer

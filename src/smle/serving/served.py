@@ -178,7 +178,10 @@ class Served:
         return {name: value for name, value in self.__dict__.items() if name in stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, or a pickle or skops file, once the checker accepts its certificate."""
+        """Restore a copy, or a pickle or skops file, once the checker accepts its certificate.
+
+        A model that was loaded unchecked stays unchecked: it has no `certificate_`.
+        """
         if state["_spec"].rules and state["_proof"] is None:
             raise NotCertifiedError("The model has rules but no certificate.")
         if state["_proof"] is not None and state["_verified"]:
